@@ -1,0 +1,2 @@
+//! Starts the process.
+fn main() {}

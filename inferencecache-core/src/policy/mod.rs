@@ -1,0 +1,4 @@
+//! To be written.
+/// Policy.
+#[derive(Debug, Default)]
+pub struct PolicyStore;

@@ -1,0 +1,1 @@
+//! Test kit: the naive oracle and friends.
