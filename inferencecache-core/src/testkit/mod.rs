@@ -1,1 +1,15 @@
-//! Test kit: the naive oracle and friends.
+//! Test kit: an oracle that is obviously right, and what it takes to hold another implementation against it.
+//!
+//! ```text
+//!  generate ──operations──> differential ──> Model    (flat lists, recomputes everything)
+//!                                 └────────> any IndexApi + Inspect
+//!  conformance ──fixed stories────────────> any IndexApi
+//! ```
+//!
+//! Everything here is slow on purpose; none of it belongs into a serving process.
+
+pub mod dump;
+pub mod model;
+
+pub use dump::{Dump, DumpEntry, DumpStats, Inspect};
+pub use model::Model;
