@@ -1,1 +1,6 @@
-//! Placeholder.
+//! The published surfaces of InferenceCache: everything that crosses a process boundary.
+
+#[cfg(any(feature = "client", feature = "server"))]
+mod generated;
+#[cfg(any(feature = "client", feature = "server"))]
+pub mod pb;
