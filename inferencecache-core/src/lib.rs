@@ -36,7 +36,7 @@ pub mod testkit;
 
 pub use index::{Index, IndexApi, IndexOptions};
 pub use metrics::{MetricsSink, NoMetrics};
-pub use policy::PolicyStore;
+pub use policy::{Effective, Policy, PolicySet, PolicyStore, PolicyView, RoutePolicy, StrategyGates, TenantQuota};
 pub use query::{HashList, Lookup, Query, Row, Strategy};
 pub use rank::{RankConfig, Ranker};
 pub use resolve::{Eviction, Resolvers};
