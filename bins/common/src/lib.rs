@@ -1,1 +1,23 @@
-//! Placeholder.
+//! What the binaries share, so that each of them is only: parse, build, run.
+//!
+//! ```text
+//! args ──flags──> Values ──args.rs──> Config ──run.rs──> work(shutdown) ──> exit code
+//!          └─ Stop: help, version, or a refusal that names its exit code
+//! ```
+//!
+//! * [`flags`]: published flag names in all the forms Go's flag package takes.
+//! * [`duration`]: `100ms`, `1m30s`.
+//! * [`logging`]: one line an event on stderr, JSON or text, for this project's targets alone.
+//! * [`signals`]: the first signal asks for a graceful end, the second ends at once.
+//! * [`build`]: version and commit, fixed when compiled.
+//!
+//! Nothing here reads the environment at run time.
+
+pub mod build;
+pub mod duration;
+mod exit;
+pub mod flags;
+pub mod logging;
+pub mod signals;
+
+pub use exit::Exit;
