@@ -40,7 +40,7 @@ pub use policy::{Effective, Policy, PolicySet, PolicyStore, PolicyView, RoutePol
 pub use query::{HashList, Lookup, Query, Row, Strategy};
 pub use rank::{RankConfig, Ranker};
 pub use resolve::{Eviction, Resolvers};
-pub use route::{Answer, Question, ReasonCode, Router};
+pub use route::{Answer, FailOpen, Pending, Question, ReasonCode, Router, Step};
 pub use time::{Clock, ManualClock, SystemClock};
 pub use update::{Entry, Event, EventKind, Stats, Update};
 
