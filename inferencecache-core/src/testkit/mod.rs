@@ -8,8 +8,18 @@
 //!
 //! Everything here is slow on purpose; none of it belongs into a serving process.
 
+pub mod check;
+pub mod doubles;
 pub mod dump;
 pub mod model;
 
+pub use doubles::{Call, Knobs, PolicyTable, RecordingSink};
 pub use dump::{Dump, DumpEntry, DumpStats, Inspect};
 pub use model::Model;
+
+use crate::index::IndexApi;
+
+/// An index that answers like any other and can be looked into.
+pub trait TestIndex: IndexApi + Inspect {}
+
+impl<I: IndexApi + Inspect> TestIndex for I {}
