@@ -1,0 +1,148 @@
+//! What makes room: the tenant's quota, the global cap, and age.
+//!
+//! All three read the head of an order; none looks at more than what it removes. Each holds the lock for at most 256
+//! removals at a time.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::index::Index;
+use crate::index::ledger::Removed;
+use crate::index::report::Report;
+use crate::metrics::EvictionCause;
+use crate::resolve::Eviction;
+use crate::time::Micros;
+
+const SLICE: usize = 256;
+
+impl Index {
+    /// Removes the tenant's oldest prefixes, with all their holders, until it holds no more than its budget.
+    pub(super) fn enforce_quota(&self, tenant: &str, budget: Option<u64>, report: &mut Report) {
+        let mut gone: Vec<Removed> = Vec::new();
+        loop {
+            let mut writer = self.writer.lock();
+            let Some(state) = writer.tenants.get(tenant) else { return };
+            let Some(budget) = budget else {
+                return writer.keep_ages(&self.ground, tenant, false);
+            };
+            if state.keys <= budget {
+                return;
+            }
+            writer.keep_ages(&self.ground, tenant, true);
+            for _ in 0..SLICE {
+                if writer.tenants.get(tenant).is_none_or(|tenant| tenant.keys <= budget) {
+                    return;
+                }
+                let Some(pid) = writer.first_oldest(tenant) else { return };
+                let Some((ledger, op)) = writer.ledger_and_op(pid) else { return };
+                let Some(word) = ledger.oldest_prefix() else { return };
+                ledger.remove_prefix(op, word, |removed| gone.push(removed));
+                op.commit();
+                let key = ledger.key.clone();
+                for removed in gone.drain(..) {
+                    writer.settle(&self.ground, &key, &removed.replica, -1, -i64::from(removed.last), report);
+                }
+                report.over_quota(1);
+                writer.sync(&self.ground, pid);
+            }
+        }
+    }
+
+    /// Removes the first entries of the global victim order until exactly the cap remains.
+    pub(super) fn enforce_cap(&self, report: &mut Report) {
+        let cap = self.options.max_entries;
+        let over = || {
+            let (total, reserved) = self.ground.catalog.storage();
+            cap > 0 && total.saturating_sub(reserved) > cap
+        };
+        while over() {
+            let mut writer = self.writer.lock();
+            writer.follow_evictions(&self.ground);
+            let mut budget = SLICE;
+            while budget > 0 && over() {
+                let Some((uses, seen, pid)) = writer.first_victim() else { return };
+                let Some(ledger) = writer.ledger(pid) else { return };
+                match ledger.victim() {
+                    // Exact, and no other partition's bound is lower: this is the first of all.
+                    Some((exact_uses, exact_seen, index)) if (exact_uses, exact_seen) == (uses, seen) => {
+                        let Some((ledger, op)) = writer.ledger_and_op(pid) else { return };
+                        let removed = ledger.remove(op, index);
+                        op.commit();
+                        let key = ledger.key.clone();
+                        let algorithm = writer.eviction_of(&key.tenant);
+                        writer.settle(&self.ground, &key, &removed.replica, -1, -i64::from(removed.last), report);
+                        report.evicted(algorithm, EvictionCause::Cap);
+                        budget -= 1;
+                    }
+                    // Credited since: its partition moves back in the order.
+                    _ => {}
+                }
+                writer.sync(&self.ground, pid);
+            }
+        }
+    }
+
+    /// Removes every entry and stats row that has outlived its tenant's TTL.
+    pub(super) fn sweep_expired(&self) {
+        let now = self.options.clock.now();
+        let mut rules: HashMap<Arc<str>, (Micros, Eviction)> = HashMap::new();
+        let mut rule = |tenant: &Arc<str>| {
+            *rules.entry(tenant.clone()).or_insert_with(|| {
+                (self.ground.resolvers.ttl(tenant, self.options.ttl), self.ground.resolvers.eviction(tenant))
+            })
+        };
+        let mut report = Report::default();
+        let partitions: Vec<_> = {
+            let writer = self.writer.lock();
+            writer.partitions().map(|(pid, ledger)| (pid, ledger.key.clone(), ledger.shared.clone())).collect()
+        };
+        for (pid, key, shared) in partitions {
+            let (ttl, algorithm) = rule(&key.tenant);
+            loop {
+                let mut writer = self.writer.lock();
+                let mut removed = 0;
+                while removed < SLICE {
+                    let same = writer.ledger(pid).is_some_and(|ledger| Arc::ptr_eq(&ledger.shared, &shared));
+                    let Some((ledger, op)) = writer.ledger_and_op(pid).filter(|_| same) else { break };
+                    let Some((_, index)) = ledger.stalest().filter(|&(seen, _)| now.saturating_sub(seen) >= ttl) else {
+                        break;
+                    };
+                    let gone = ledger.remove(op, index);
+                    op.commit();
+                    writer.settle(&self.ground, &key, &gone.replica, -1, -i64::from(gone.last), &mut report);
+                    report.evicted(algorithm, EvictionCause::Ttl);
+                    writer.sync(&self.ground, pid);
+                    removed += 1;
+                }
+                if removed < SLICE {
+                    break;
+                }
+            }
+        }
+        self.sweep_stats(now, &mut rule);
+        self.tell("", report);
+    }
+
+    fn sweep_stats(&self, now: Micros, rule: &mut impl FnMut(&Arc<str>) -> (Micros, Eviction)) {
+        let mut after = None;
+        loop {
+            let mut writer = self.writer.lock();
+            let slice: Vec<_> = match &after {
+                None => writer.stat_order.iter().take(SLICE).cloned().collect(),
+                Some(last) => {
+                    let beyond = (std::ops::Bound::Excluded(last), std::ops::Bound::Unbounded);
+                    writer.stat_order.range(beyond).take(SLICE).cloned().collect()
+                }
+            };
+            for row in &slice {
+                if now.saturating_sub(row.last_seen) >= rule(&row.tenant).0 {
+                    writer.set_stats(&row.tenant, &row.model, &row.replica, None);
+                }
+            }
+            match slice.into_iter().last() {
+                Some(last) => after = Some(last),
+                None => return,
+            }
+        }
+    }
+}

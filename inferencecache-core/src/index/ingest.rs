@@ -1,0 +1,173 @@
+//! Updates in: what is refused, and how the rest is applied.
+//!
+//! The blocks of an update are applied in list order, partition by partition, in operations of at most 256 blocks, so
+//! that the writer's lock is never held for long and a smaller update is one operation in each partition.
+
+use crate::index::Index;
+use crate::index::ledger::Upsert;
+use crate::index::replicas::StatRow;
+use crate::index::report::Report;
+use crate::time::Micros;
+use crate::update::{Dropped, Entry, Stats, Update};
+
+/// Blocks of one operation.
+const SLICE: usize = 256;
+
+impl Index {
+    pub(super) fn ingest_update(&self, update: &Update<'_>) -> Dropped {
+        let mut dropped = Dropped::default();
+        if update.replica.is_empty() {
+            dropped.no_replica = 1;
+            return dropped;
+        }
+        let seen = if update.timestamp == 0 { self.options.clock.now() } else { update.timestamp };
+        let quota = self.ground.resolvers.quota(update.tenant);
+        let mut report = Report::default();
+        if update.scheme.is_empty() {
+            dropped.no_scheme = u32::try_from(update.entries.len()).unwrap_or(u32::MAX);
+        } else {
+            let adapters = adapters(update, &mut dropped);
+            for adapter in adapters {
+                self.store(update, adapter, seen, &mut report);
+            }
+        }
+        if let Some(stats) = update.stats {
+            self.store_stats(update, stats.sanitised(), seen);
+        }
+        self.enforce_quota(update.tenant, quota, &mut report);
+        self.enforce_cap(&mut report);
+        self.tell(update.tenant, report);
+        dropped
+    }
+
+    fn store(&self, update: &Update<'_>, adapter: &str, seen: Micros, report: &mut Report) {
+        let mut blocks = Blocks { update, adapter, entry: 0, block: 0, tokens: 0 }.peekable();
+        while blocks.peek().is_some() {
+            let mut writer = self.writer.lock();
+            let replica = writer.member(&self.ground, update.tenant, update.model, update.replica);
+            let pid = writer.partition(&self.ground, update.tenant, update.model, update.scheme, adapter);
+            let Some((ledger, op)) = writer.ledger_and_op(pid) else { return };
+            let slot = ledger.slot(&replica);
+            let (mut holds, mut keys) = (0, 0);
+            for block in blocks.by_ref().take(SLICE) {
+                match ledger.upsert(op, block.hash, slot, block.tokens, block.tier, seen) {
+                    Upsert::Refreshed => {}
+                    Upsert::NewHold => holds += 1,
+                    Upsert::NewPrefix => (holds, keys) = (holds + 1, keys + 1),
+                }
+            }
+            op.commit();
+            let key = ledger.key.clone();
+            writer.settle(&self.ground, &key, &replica, holds, keys, report);
+            writer.sync(&self.ground, pid);
+        }
+    }
+
+    fn store_stats(&self, update: &Update<'_>, stats: Stats, seen: Micros) {
+        let mut writer = self.writer.lock();
+        writer.member(&self.ground, update.tenant, update.model, update.replica);
+        let row = StatRow { stats, last_seen: seen, reported: seen };
+        writer.set_stats(update.tenant, update.model, update.replica, Some(row));
+        while self.options.max_stats > 0 && writer.real_stats > self.options.max_stats {
+            let Some(oldest) = writer.stat_order.first().cloned() else { break };
+            writer.set_stats(&oldest.tenant, &oldest.model, &oldest.replica, None);
+        }
+    }
+}
+
+/// The partitions that an update's good entries go to, in order of first appearance; the others are counted.
+fn adapters<'a>(update: &Update<'a>, dropped: &mut Dropped) -> Vec<&'a str> {
+    let mut adapters: Vec<&str> = Vec::new();
+    for entry in update.entries {
+        let refused = match fault(entry) {
+            None => {
+                let adapter = adapter_of(update, entry);
+                if adapters.last() != Some(&adapter) && !adapters.contains(&adapter) {
+                    adapters.push(adapter);
+                }
+                continue;
+            }
+            Some(Fault::Unbalanced) => &mut dropped.unbalanced,
+            Some(Fault::EmptyHash) => &mut dropped.empty_hash,
+            Some(Fault::NegativeCount) => &mut dropped.negative_count,
+        };
+        *refused += 1;
+    }
+    adapters
+}
+
+fn adapter_of<'a>(update: &Update<'a>, entry: &Entry<'a>) -> &'a str {
+    if entry.adapter.is_empty() { update.adapter } else { entry.adapter }
+}
+
+enum Fault {
+    Unbalanced,
+    EmptyHash,
+    NegativeCount,
+}
+
+fn is_chain(entry: &Entry<'_>) -> bool {
+    !entry.block_hashes.is_empty() || !entry.block_token_counts.is_empty()
+}
+
+/// Why an entry is refused whole, if it is.
+fn fault(entry: &Entry<'_>) -> Option<Fault> {
+    if entry.block_hashes.len() != entry.block_token_counts.len() {
+        Some(Fault::Unbalanced)
+    } else if (!is_chain(entry) && entry.prefix_hash.is_empty()) || entry.block_hashes.iter().any(<[u8]>::is_empty) {
+        Some(Fault::EmptyHash)
+    } else if entry.token_count < 0 || entry.block_token_counts.iter().any(|&count| count < 0) {
+        Some(Fault::NegativeCount)
+    } else {
+        None
+    }
+}
+
+/// The stored form of a wire tier: 0 is T1, negative is the coldest there is.
+fn stored_tier(tier: i32) -> i32 {
+    match tier {
+        0 => 1,
+        tier if tier < 0 => i32::MAX,
+        tier => tier,
+    }
+}
+
+struct Block<'a> {
+    hash: &'a [u8],
+    tokens: i32,
+    tier: i32,
+}
+
+/// The blocks of one adapter in list order: each block of a chain with its cumulative tokens, then the co-set key.
+struct Blocks<'u, 'a> {
+    update: &'u Update<'a>,
+    adapter: &'u str,
+    entry: usize,
+    block: usize,
+    tokens: i32,
+}
+
+impl<'a> Iterator for Blocks<'_, 'a> {
+    type Item = Block<'a>;
+
+    fn next(&mut self) -> Option<Block<'a>> {
+        loop {
+            let entry = self.update.entries.get(self.entry)?;
+            if self.block == 0 && (adapter_of(self.update, entry) != self.adapter || fault(entry).is_some()) {
+                self.entry += 1;
+                continue;
+            }
+            let tier = stored_tier(entry.tier);
+            if let Some(&count) = entry.block_token_counts.get(self.block) {
+                let hash = entry.block_hashes.get(self.block);
+                self.block += 1;
+                self.tokens = self.tokens.saturating_add(count);
+                return Some(Block { hash, tokens: self.tokens, tier });
+            }
+            (self.entry, self.block, self.tokens) = (self.entry + 1, 0, 0);
+            if !entry.prefix_hash.is_empty() {
+                return Some(Block { hash: entry.prefix_hash, tokens: entry.token_count, tier });
+            }
+        }
+    }
+}

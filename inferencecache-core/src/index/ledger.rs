@@ -1,0 +1,604 @@
+//! The writer's half of one partition: who holds what, in which order it expires, and the only code that changes the
+//! reader-visible half.
+//!
+//! ```text
+//!  key word ──table──> first entry ──next──> entry ──next──> …        holders of one prefix
+//!  slot of a replica ──head──> entry <──prev/next──> entry …          what one replica holds
+//!  time  (last_seen, hash)            every entry; LRU victims and the TTL sweep read its head
+//!  uses  (count, last_seen, hash)     LFU namespaces only; counts grow under our feet and are re-keyed at the head
+//!  ages  (newest last_seen, hash)     tenants over a quota only; one item for each prefix
+//! ```
+//!
+//! Ties are broken by hash and replica id, bytewise; the orders hold the first 8 bytes of the hash and the rest is
+//! compared within the few that tie.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use crate::index::entries::{Entry, NIL, entry};
+use crate::index::partition::{Partition, PartitionKey, Word};
+use crate::index::replicas::Replica;
+use crate::index::table::{Op, Place, Table};
+use crate::resolve::Eviction;
+use crate::time::Micros;
+
+/// What one replica holds here.
+#[derive(Debug)]
+struct Slot {
+    replica: Arc<Replica>,
+    head: u32,
+    holds: u64,
+    /// Newest `last_seen` among its entries; unknown after that entry went or aged.
+    newest: Option<Micros>,
+    /// Hidden from readers; its entries are being removed.
+    cleared: bool,
+}
+
+/// What the writer knows of an entry beside what readers see.
+#[derive(Debug, Clone, Copy)]
+struct Mark {
+    word: Word,
+    prev: u32,
+    next: u32,
+    /// The count under which `uses` holds the entry.
+    uses: u64,
+}
+
+const NO_MARK: Mark = Mark { word: Word::Narrow(0), prev: NIL, next: NIL, uses: 0 };
+
+/// A removed hold: whose it was, and whether the prefix went with it.
+#[derive(Debug)]
+pub(super) struct Removed {
+    pub(super) replica: Arc<Replica>,
+    pub(super) last: bool,
+}
+
+/// What an upsert created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Upsert {
+    Refreshed,
+    NewHold,
+    NewPrefix,
+}
+
+/// The writer's half of a partition.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    pub(super) key: Arc<PartitionKey>,
+    pub(super) shared: Arc<Partition>,
+    /// Distinct prefixes.
+    pub(super) keys: u64,
+    marks: Vec<Mark>,
+    free: Vec<u32>,
+    slots: Vec<Option<Slot>>,
+    free_slots: Vec<u32>,
+    slot_of: HashMap<Arc<str>, u32, foldhash::fast::RandomState>,
+    wide: HashMap<u64, Arc<[u8]>, foldhash::fast::RandomState>,
+    next_wide: u64,
+    time: BTreeSet<(Micros, u64, u32)>,
+    uses: Option<BTreeSet<(u64, Micros, u64, u32)>>,
+    ages: Option<BTreeSet<(Micros, u64, Word)>>,
+    /// The item of this partition in the global victim order.
+    pub(super) victim: Option<(u64, Micros)>,
+    /// The item of this partition in its tenant's quota order.
+    pub(super) oldest: Option<Micros>,
+}
+
+impl Ledger {
+    pub(super) fn new(key: Arc<PartitionKey>, seed: u64, eviction: Eviction, aged: bool) -> Self {
+        Self {
+            key,
+            shared: Arc::new(Partition::new(seed)),
+            keys: 0,
+            marks: Vec::new(),
+            free: Vec::new(),
+            slots: Vec::new(),
+            free_slots: Vec::new(),
+            slot_of: HashMap::default(),
+            wide: HashMap::default(),
+            next_wide: 0,
+            time: BTreeSet::new(),
+            uses: (eviction == Eviction::Lfu).then(BTreeSet::new),
+            ages: aged.then(BTreeSet::new),
+            victim: None,
+            oldest: None,
+        }
+    }
+
+    // === replicas ===
+
+    /// The slot of a replica, made if need be.
+    pub(super) fn slot(&mut self, replica: &Arc<Replica>) -> u32 {
+        if let Some(&slot) = self.slot_of.get(&replica.id) {
+            return slot;
+        }
+        let made = Slot { replica: replica.clone(), head: NIL, holds: 0, newest: None, cleared: false };
+        let slot = self.free_slots.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            to_index(self.slots.len() - 1)
+        });
+        self.slots[slot as usize] = Some(made);
+        self.slot_of.insert(replica.id.clone(), slot);
+        self.shared.names.set(slot, Some(replica.clone()));
+        slot
+    }
+
+    /// Hides everything a replica holds from readers, at once; [`Ledger::remove_some`] then removes it in slices.
+    pub(super) fn clear(&mut self, replica: &str) -> Option<u32> {
+        let slot = self.slot_of.remove(replica)?;
+        self.shared.names.set(slot, None);
+        if let Some(Some(found)) = self.slots.get_mut(slot as usize) {
+            found.cleared = true;
+        }
+        Some(slot)
+    }
+
+    /// Removes up to `limit` holds of a cleared slot; says of each what went.
+    pub(super) fn remove_some(&mut self, op: &mut Op, slot: u32, limit: usize, mut gone: impl FnMut(Removed)) -> bool {
+        for _ in 0..limit {
+            match self.slots.get(slot as usize) {
+                Some(Some(Slot { head, cleared: true, .. })) if *head != NIL => {
+                    let index = *head;
+                    gone(self.remove(op, index));
+                }
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Every replica that holds something: its id, how much, and the newest time it was seen.
+    pub(super) fn holdings(&mut self, mut each: impl FnMut(&Arc<str>, u64, Micros)) {
+        let chunks = self.shared.entries.chunks();
+        for slot in self.slots.iter_mut().flatten().filter(|slot| slot.holds > 0) {
+            let newest = slot.newest.unwrap_or_else(|| {
+                let mut newest = Micros::MIN;
+                let mut index = slot.head;
+                while let Some(cell) = entry(&chunks, index) {
+                    newest = newest.max(cell.last_seen());
+                    index = self.marks[index as usize].next;
+                }
+                newest
+            });
+            slot.newest = Some(newest);
+            each(&slot.replica.id, slot.holds, newest);
+        }
+    }
+
+    // === holds ===
+
+    /// Creates or refreshes the hold of `slot` on `hash`.
+    pub(super) fn upsert(
+        &mut self,
+        op: &mut Op,
+        hash: &[u8],
+        slot: u32,
+        tokens: i32,
+        tier: i32,
+        seen: Micros,
+    ) -> Upsert {
+        let word = self.shared.word(hash).unwrap_or_else(|| self.new_wide(hash));
+        let place = self.find(word);
+        let before = place.as_ref().and_then(|place| self.age_of(place));
+        let outcome = match &place {
+            Some(place) => {
+                if let Some(index) = self.hold_of(place, slot) {
+                    Table::touch(op, place);
+                    self.refresh(index, tokens, tier, seen);
+                    Upsert::Refreshed
+                } else {
+                    let index = self.allocate(word, slot);
+                    self.cell(index, |cell| cell.set_next(place.value));
+                    Table::set(op, place, index);
+                    self.begin(index, tokens, tier, seen);
+                    Upsert::NewHold
+                }
+            }
+            None => {
+                let index = self.allocate(word, slot);
+                let (table, bits) = self.shared.table(word);
+                table.insert(op, bits, index);
+                self.begin(index, tokens, tier, seen);
+                self.keys += 1;
+                Upsert::NewPrefix
+            }
+        };
+        self.rekey_age(word, before);
+        outcome
+    }
+
+    /// Removes the hold of a replica on `hash`.
+    pub(super) fn evict(&mut self, op: &mut Op, hash: &[u8], replica: &str) -> Option<Removed> {
+        let slot = *self.slot_of.get(replica)?;
+        let place = self.find(self.shared.word(hash)?)?;
+        let index = self.hold_of(&place, slot)?;
+        Some(self.remove(op, index))
+    }
+
+    /// Removes every hold on a prefix.
+    pub(super) fn remove_prefix(&mut self, op: &mut Op, word: Word, mut gone: impl FnMut(Removed)) {
+        while let Some(place) = self.find(word) {
+            gone(self.remove(op, place.value));
+        }
+    }
+
+    /// Removes one hold.
+    pub(super) fn remove(&mut self, op: &mut Op, index: u32) -> Removed {
+        let word = self.marks[index as usize].word;
+        let (slot, next, seen) = self.read(index, |cell| (cell.replica(), cell.next(), cell.last_seen()));
+        let mut last = false;
+        if let Some(place) = self.find(word) {
+            let before = self.age_of(&place);
+            if place.value == index && next == NIL {
+                Table::remove(op, &place);
+                last = true;
+            } else if place.value == index {
+                Table::set(op, &place, next);
+            } else {
+                Table::touch(op, &place);
+                let mut previous = place.value;
+                loop {
+                    let following = self.read(previous, Entry::next);
+                    if following == index || following == NIL {
+                        break;
+                    }
+                    previous = following;
+                }
+                self.cell(previous, |cell| cell.set_next(next));
+            }
+            if last {
+                self.keys -= 1;
+                if let (Some(ages), Some(age)) = (&mut self.ages, before) {
+                    ages.remove(&(age, prefix_of(&self.wide, word), word));
+                }
+            } else {
+                self.rekey_age(word, before);
+            }
+        }
+        self.unorder(index, seen);
+        let replica = self.unlink(index, slot, seen);
+        self.cell(index, |cell| {
+            cell.retire();
+            cell.set_next(NIL);
+        });
+        self.free.push(index);
+        if last
+            && let Word::Wide(bits) = word
+            && let Some(hash) = self.wide.remove(&bits)
+        {
+            self.shared.wide_words.pin().remove(&*hash);
+        }
+        Removed { replica, last }
+    }
+
+    fn new_wide(&mut self, hash: &[u8]) -> Word {
+        let bits = self.next_wide;
+        self.next_wide += 1;
+        self.wide.insert(bits, hash.into());
+        self.shared.wide_words.pin().insert(hash.into(), bits);
+        Word::Wide(bits)
+    }
+
+    fn find(&self, word: Word) -> Option<Place> {
+        let (table, bits) = self.shared.table(word);
+        table.find(bits)
+    }
+
+    fn hold_of(&self, place: &Place, slot: u32) -> Option<u32> {
+        let chunks = self.shared.entries.chunks();
+        let mut index = place.value;
+        while let Some(cell) = entry(&chunks, index) {
+            if cell.replica() == slot {
+                return Some(index);
+            }
+            index = cell.next();
+        }
+        None
+    }
+
+    fn allocate(&mut self, word: Word, slot: u32) -> u32 {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.marks.push(NO_MARK);
+            to_index(self.marks.len() - 1)
+        });
+        self.shared.entries.reserve(index);
+        let mut next = NIL;
+        if let Some(Some(slot)) = self.slots.get_mut(slot as usize) {
+            next = slot.head;
+            slot.head = index;
+            slot.holds += 1;
+        }
+        self.marks[index as usize] = Mark { word, prev: NIL, next, uses: 0 };
+        if next != NIL {
+            self.marks[next as usize].prev = index;
+        }
+        self.cell(index, |cell| {
+            cell.set_replica(slot);
+            cell.set_next(NIL);
+        });
+        index
+    }
+
+    /// Takes an entry out of its replica's list, and the slot with the last one.
+    fn unlink(&mut self, index: u32, slot: u32, seen: Micros) -> Arc<Replica> {
+        let Mark { prev, next, .. } = self.marks[index as usize];
+        if prev != NIL {
+            self.marks[prev as usize].next = next;
+        }
+        if next != NIL {
+            self.marks[next as usize].prev = prev;
+        }
+        let found = self.slots[slot as usize].as_mut().expect("an entry's slot lives as long as the entry");
+        if found.head == index {
+            found.head = next;
+        }
+        found.holds -= 1;
+        if found.newest == Some(seen) {
+            found.newest = None;
+        }
+        let replica = found.replica.clone();
+        if found.holds == 0 {
+            if !found.cleared {
+                self.slot_of.remove(&replica.id);
+                self.shared.names.set(slot, None);
+            }
+            self.slots[slot as usize] = None;
+            self.free_slots.push(slot);
+        }
+        replica
+    }
+
+    fn begin(&mut self, index: u32, tokens: i32, tier: i32, seen: Micros) {
+        self.cell(index, |cell| cell.refresh(tokens, tier, seen));
+        self.order(index, seen);
+        let slot = self.read(index, Entry::replica);
+        self.note_newest(slot, None, seen);
+    }
+
+    fn refresh(&mut self, index: u32, tokens: i32, tier: i32, seen: Micros) {
+        let (slot, old) = self.read(index, |cell| (cell.replica(), cell.last_seen()));
+        if old != seen {
+            self.unorder(index, old);
+        }
+        self.cell(index, |cell| cell.refresh(tokens, tier, seen));
+        if old != seen {
+            self.order(index, seen);
+            self.note_newest(slot, Some(old), seen);
+        }
+    }
+
+    fn note_newest(&mut self, slot: u32, old: Option<Micros>, seen: Micros) {
+        if let Some(Some(slot)) = self.slots.get_mut(slot as usize) {
+            slot.newest = match slot.newest {
+                None if slot.holds == 1 => Some(seen),
+                Some(newest) if seen >= newest => Some(seen),
+                // The newest one moved back: somebody else may be the newest now.
+                Some(newest) if old == Some(newest) => None,
+                known => known,
+            };
+        }
+    }
+
+    // === orders ===
+
+    fn order(&mut self, index: u32, seen: Micros) {
+        let uses = self.read(index, Entry::uses);
+        let mark = &mut self.marks[index as usize];
+        let prefix = prefix_of(&self.wide, mark.word);
+        self.time.insert((seen, prefix, index));
+        if let Some(order) = &mut self.uses {
+            mark.uses = uses;
+            order.insert((uses, seen, prefix, index));
+        }
+    }
+
+    fn unorder(&mut self, index: u32, seen: Micros) {
+        let mark = self.marks[index as usize];
+        let prefix = prefix_of(&self.wide, mark.word);
+        self.time.remove(&(seen, prefix, index));
+        if let Some(order) = &mut self.uses {
+            order.remove(&(mark.uses, seen, prefix, index));
+        }
+    }
+
+    /// Adopts a victim order: builds or forgets the order by use counts.
+    pub(super) fn set_eviction(&mut self, eviction: Eviction) {
+        if (eviction == Eviction::Lfu) == self.uses.is_some() {
+            return;
+        }
+        self.uses = None;
+        if eviction == Eviction::Lfu {
+            let chunks = self.shared.entries.chunks();
+            let mut order = BTreeSet::new();
+            for &(seen, prefix, index) in &self.time {
+                let uses = entry(&chunks, index).map_or(0, Entry::uses);
+                self.marks[index as usize].uses = uses;
+                order.insert((uses, seen, prefix, index));
+            }
+            self.uses = Some(order);
+        }
+    }
+
+    /// A lower bound of (uses, last_seen) over the entries; exact but for credits since.
+    pub(super) fn victim_bound(&self) -> Option<(u64, Micros)> {
+        match &self.uses {
+            None => self.time.first().map(|&(seen, ..)| (0, seen)),
+            Some(order) => order.first().map(|&(uses, seen, ..)| (uses, seen)),
+        }
+    }
+
+    /// The entry that goes first under the cap, with its exact (uses, last_seen).
+    pub(super) fn victim(&mut self) -> Option<(u64, Micros, u32)> {
+        let Some(order) = &mut self.uses else {
+            let &(seen, prefix, _) = self.time.first()?;
+            let ties = self.time.range((seen, prefix, 0)..=(seen, prefix, NIL)).map(|&(.., index)| index);
+            return self.first_of(ties).map(|index| (0, seen, index));
+        };
+        // Credits only grow a count, so an item at the head whose count has moved goes back under the new one.
+        loop {
+            let &(uses, seen, prefix, _) = order.first()?;
+            let chunks = self.shared.entries.chunks();
+            let moved = order.range((uses, seen, prefix, 0)..=(uses, seen, prefix, NIL)).find_map(|&(.., index)| {
+                let now = entry(&chunks, index).map_or(uses, Entry::uses);
+                (now != uses).then_some((index, now))
+            });
+            if let Some((index, now)) = moved {
+                order.remove(&(uses, seen, prefix, index));
+                order.insert((now, seen, prefix, index));
+                self.marks[index as usize].uses = now;
+                continue;
+            }
+            let order = self.uses.as_ref()?;
+            let ties = order.range((uses, seen, prefix, 0)..=(uses, seen, prefix, NIL)).map(|&(.., index)| index);
+            return self.first_of(ties).map(|index| (uses, seen, index));
+        }
+    }
+
+    /// The entry last seen longest ago.
+    pub(super) fn stalest(&self) -> Option<(Micros, u32)> {
+        self.time.first().map(|&(seen, _, index)| (seen, index))
+    }
+
+    /// Of entries that tie so far, the first by hash and replica id.
+    fn first_of(&self, ties: impl Iterator<Item = u32>) -> Option<u32> {
+        let id = |index: u32| {
+            let slot = self.read(index, Entry::replica);
+            self.slots[slot as usize].as_ref().map_or("", |slot| &*slot.replica.id)
+        };
+        ties.reduce(|a, b| {
+            let (x, y) = (self.marks[a as usize].word, self.marks[b as usize].word);
+            if (self.hash_of(x).as_ref(), id(a)) <= (self.hash_of(y).as_ref(), id(b)) { a } else { b }
+        })
+    }
+
+    /// The bytes of a stored hash.
+    pub(super) fn hash_of(&self, word: Word) -> Hash<'_> {
+        match word {
+            Word::Narrow(bits) => Hash::Narrow(bits.to_be_bytes()),
+            Word::Wide(bits) => Hash::Wide(self.wide.get(&bits).map(|hash| &**hash).unwrap_or_default()),
+        }
+    }
+
+    // === prefix ages, for quotas ===
+
+    /// Starts or stops keeping prefixes in order of age.
+    pub(super) fn keep_ages(&mut self, keep: bool) {
+        if keep == self.ages.is_some() {
+            return;
+        }
+        self.ages = None;
+        if keep {
+            let mut newest: HashMap<Word, Micros, foldhash::fast::RandomState> = HashMap::default();
+            // In order of time, so the last one stays.
+            for &(seen, _, index) in &self.time {
+                newest.insert(self.marks[index as usize].word, seen);
+            }
+            self.ages = Some(newest.into_iter().map(|(word, age)| (age, prefix_of(&self.wide, word), word)).collect());
+        }
+    }
+
+    pub(super) fn oldest_age(&self) -> Option<Micros> {
+        self.ages.as_ref().and_then(|ages| ages.first()).map(|&(age, ..)| age)
+    }
+
+    /// The prefix whose newest holder is the oldest.
+    pub(super) fn oldest_prefix(&self) -> Option<Word> {
+        let ages = self.ages.as_ref()?;
+        let &(age, prefix, _) = ages.first()?;
+        let (least, most) = (Word::Narrow(0), Word::Wide(u64::MAX));
+        ages.range((age, prefix, least)..=(age, prefix, most))
+            .map(|&(.., word)| word)
+            .min_by(|&a, &b| self.hash_of(a).as_ref().cmp(self.hash_of(b).as_ref()))
+    }
+
+    /// Newest `last_seen` of the holders of a prefix; computed only while ages are kept.
+    fn age_of(&self, place: &Place) -> Option<Micros> {
+        self.ages.as_ref()?;
+        let chunks = self.shared.entries.chunks();
+        let mut newest = None;
+        let mut index = place.value;
+        while let Some(cell) = entry(&chunks, index) {
+            newest = newest.max(Some(cell.last_seen()));
+            index = cell.next();
+        }
+        newest
+    }
+
+    fn rekey_age(&mut self, word: Word, before: Option<Micros>) {
+        if self.ages.is_none() {
+            return;
+        }
+        let after = self.find(word).and_then(|place| self.age_of(&place));
+        let prefix = prefix_of(&self.wide, word);
+        if let Some(ages) = &mut self.ages
+            && before != after
+        {
+            if let Some(before) = before {
+                ages.remove(&(before, prefix, word));
+            }
+            if let Some(after) = after {
+                ages.insert((after, prefix, word));
+            }
+        }
+    }
+
+    // === cells ===
+
+    fn cell(&self, index: u32, act: impl FnOnce(&Entry)) {
+        if let Some(cell) = entry(&self.shared.entries.chunks(), index) {
+            act(cell);
+        }
+    }
+
+    fn read<T>(&self, index: u32, read: impl FnOnce(&Entry) -> T) -> T {
+        let chunks = self.shared.entries.chunks();
+        read(entry(&chunks, index).expect("an index in use was reserved"))
+    }
+
+    /// Every entry, for inspection.
+    #[cfg(any(test, feature = "testkit"))]
+    pub(super) fn dump(&self, mut each: impl FnMut(&[u8], &Arc<str>, &Entry)) {
+        let chunks = self.shared.entries.chunks();
+        for &(.., index) in &self.time {
+            let Some(cell) = entry(&chunks, index) else { continue };
+            if let Some(Some(slot)) = self.slots.get(cell.replica() as usize) {
+                each(self.hash_of(self.marks[index as usize].word).as_ref(), &slot.replica.id, cell);
+            }
+        }
+    }
+}
+
+/// Bytes of a stored hash.
+#[derive(Debug)]
+pub(super) enum Hash<'a> {
+    Narrow([u8; 8]),
+    Wide(&'a [u8]),
+}
+
+impl AsRef<[u8]> for Hash<'_> {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Narrow(bytes) => bytes,
+            Self::Wide(bytes) => bytes,
+        }
+    }
+}
+
+/// The first 8 bytes of a hash as a number that orders as the bytes do; shorter ones are padded with zeros.
+fn prefix_of(wide: &HashMap<u64, Arc<[u8]>, foldhash::fast::RandomState>, word: Word) -> u64 {
+    match word {
+        Word::Narrow(bits) => bits,
+        Word::Wide(bits) => {
+            let mut bytes = [0; 8];
+            if let Some(hash) = wide.get(&bits) {
+                let len = hash.len().min(8);
+                bytes[..len].copy_from_slice(&hash[..len]);
+            }
+            u64::from_be_bytes(bytes)
+        }
+    }
+}
+
+fn to_index(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(NIL - 1)
+}

@@ -1,0 +1,419 @@
+//! The writer's side of the whole index, behind one lock: tenants, models, scopes, partitions, and every count derived
+//! from them. [`Writer::settle`] is the only place that changes derived counts.
+//!
+//! Invariants, checked by the test kit after every step (numbers of the specification): P1 no key without holders and no
+//! empty inner map; P2 totals are the sums; P3 keys per tenant and model; P4 serving counts; P6 aggregates agree.
+//!
+//! No callback (sink, clock) runs under the lock; resolvers do, once per tenant, in sweeps and cap passes alone.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::index::catalog::{Catalog, Scope, ScopeKey};
+use crate::index::ledger::Ledger;
+use crate::index::partition::PartitionKey;
+use crate::index::replicas::{Replica, StatRow};
+use crate::index::report::{Gauge, Report};
+use crate::index::table::Op;
+use crate::resolve::{Eviction, Resolvers};
+use crate::time::Micros;
+
+/// Position of a stats row in the order of liveness.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct StatKey {
+    /// Rows of reserved tenants come last: they neither count against the bound nor make room.
+    pub(super) reserved: bool,
+    pub(super) last_seen: Micros,
+    pub(super) tenant: Arc<str>,
+    pub(super) model: Arc<str>,
+    pub(super) replica: Arc<str>,
+}
+
+/// A replica of one (tenant, model).
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) replica: Arc<Replica>,
+    pub(super) holds: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct ScopeState {
+    shared: Arc<Scope>,
+    /// Keys held by each serving replica, over all adapters.
+    serving: HashMap<Arc<str>, u64, foldhash::fast::RandomState>,
+    pub(super) partitions: BTreeMap<Arc<str>, u32>,
+}
+
+#[derive(Debug)]
+pub(super) struct Model {
+    pub(super) keys: u64,
+    gauge: Option<Arc<Gauge>>,
+    pub(super) scopes: BTreeMap<Arc<str>, ScopeState>,
+    pub(super) members: BTreeMap<Arc<str>, Member>,
+}
+
+#[derive(Debug)]
+pub(super) struct Tenant {
+    pub(super) reserved: bool,
+    pub(super) keys: u64,
+    /// The victim order its partitions are kept in.
+    eviction: Eviction,
+    /// Whether its partitions keep prefixes by age.
+    aged: bool,
+    pub(super) models: BTreeMap<Arc<str>, Model>,
+    /// The oldest prefix of each partition, while `aged`.
+    oldest: BTreeSet<(Micros, Arc<PartitionKey>, u32)>,
+}
+
+/// Everything the writer's lock guards.
+#[derive(Debug, Default)]
+pub(super) struct Writer {
+    pub(super) tenants: BTreeMap<Arc<str>, Tenant>,
+    ledgers: Vec<Option<Ledger>>,
+    free: Vec<u32>,
+    /// The first victim of each partition outside reserved tenants: a lower bound, exact but for credits.
+    victims: BTreeSet<(u64, Micros, Arc<PartitionKey>, u32)>,
+    pub(super) stat_order: BTreeSet<StatKey>,
+    /// Stats rows outside reserved tenants.
+    pub(super) real_stats: u64,
+    gauges: HashMap<Arc<str>, Arc<Gauge>, foldhash::fast::RandomState>,
+    pub(super) op: Op,
+    /// Revision of the eviction resolver whose answers the partitions follow.
+    revision: Option<u64>,
+}
+
+/// What never changes about an index, for the writer's use.
+#[derive(Debug)]
+pub(super) struct Ground {
+    pub(super) catalog: Catalog,
+    pub(super) seed: u64,
+    pub(super) reserved: Vec<String>,
+    pub(super) resolvers: Resolvers,
+}
+
+impl Writer {
+    // === finding and making ===
+
+    pub(super) fn ledger(&mut self, pid: u32) -> Option<&mut Ledger> {
+        self.ledgers.get_mut(pid as usize)?.as_mut()
+    }
+
+    /// A ledger beside the operation that changes it.
+    pub(super) fn ledger_and_op(&mut self, pid: u32) -> Option<(&mut Ledger, &mut Op)> {
+        Some((self.ledgers.get_mut(pid as usize)?.as_mut()?, &mut self.op))
+    }
+
+    /// Every partition there is now.
+    pub(super) fn partitions(&self) -> impl Iterator<Item = (u32, &Ledger)> {
+        (0u32..).zip(&self.ledgers).filter_map(|(pid, ledger)| Some((pid, ledger.as_ref()?)))
+    }
+
+    /// The partitions of (tenant, model), all schemes; of one adapter if it is named.
+    pub(super) fn partitions_of(&self, tenant: &str, model: &str, adapter: Option<&str>) -> Vec<u32> {
+        let Some(model) = self.tenants.get(tenant).and_then(|tenant| tenant.models.get(model)) else {
+            return Vec::new();
+        };
+        model
+            .scopes
+            .values()
+            .flat_map(|scope| &scope.partitions)
+            .filter(|(name, _)| adapter.is_none_or(|adapter| *adapter == ***name))
+            .map(|(_, &pid)| pid)
+            .collect()
+    }
+
+    fn model(&mut self, ground: &Ground, tenant: &str, model: &str) -> (Arc<str>, &mut Tenant, Arc<str>) {
+        let tenant_id = known(&self.tenants, tenant);
+        let entry = self.tenants.entry(tenant_id.clone()).or_insert_with(|| Tenant {
+            reserved: ground.reserved.iter().any(|reserved| *reserved == *tenant),
+            keys: 0,
+            eviction: ground.resolvers.eviction(tenant),
+            aged: false,
+            models: BTreeMap::new(),
+            oldest: BTreeSet::new(),
+        });
+        let model_id = known(&entry.models, model);
+        entry.models.entry(model_id.clone()).or_insert_with(|| Model {
+            keys: 0,
+            gauge: None,
+            scopes: BTreeMap::new(),
+            members: BTreeMap::new(),
+        });
+        (tenant_id, entry, model_id)
+    }
+
+    /// The member for a replica id, made if need be.
+    pub(super) fn member(&mut self, ground: &Ground, tenant: &str, model: &str, replica: &str) -> Arc<Replica> {
+        let (_, tenant, model) = self.model(ground, tenant, model);
+        let members = &mut tenant.models.get_mut(&model).expect("just made").members;
+        if let Some(member) = members.get(replica) {
+            return member.replica.clone();
+        }
+        let made = Arc::new(Replica::new(replica));
+        members.insert(made.id.clone(), Member { replica: made.clone(), holds: 0 });
+        made
+    }
+
+    /// The partition of these names, made if need be.
+    pub(super) fn partition(&mut self, ground: &Ground, tenant: &str, model: &str, scheme: &str, adapter: &str) -> u32 {
+        let next = self.free.last().copied().unwrap_or_else(|| u32::try_from(self.ledgers.len()).unwrap_or(u32::MAX));
+        let (tenant_id, tenant, model_id) = self.model(ground, tenant, model);
+        let (eviction, aged) = (tenant.eviction, tenant.aged);
+        let model = tenant.models.get_mut(&model_id).expect("just made");
+        let scheme_id = known(&model.scopes, scheme);
+        let scope = model.scopes.entry(scheme_id.clone()).or_insert_with(|| {
+            let made = ScopeState::default();
+            ground.catalog.add_scope(ScopeKey(tenant_id.clone(), model_id.clone(), scheme_id.clone()), &made.shared);
+            made
+        });
+        if let Some(&pid) = scope.partitions.get(adapter) {
+            return pid;
+        }
+        let adapter: Arc<str> = adapter.into();
+        let key = PartitionKey { tenant: tenant_id, model: model_id, scheme: scheme_id, adapter: adapter.clone() };
+        let ledger = Ledger::new(Arc::new(key), ground.seed, eviction, aged);
+        scope.shared.partitions.pin().insert(adapter.clone(), ledger.shared.clone());
+        scope.partitions.insert(adapter, next);
+        if self.free.pop().is_none() {
+            self.ledgers.push(None);
+        }
+        self.ledgers[next as usize] = Some(ledger);
+        next
+    }
+
+    // === keeping derived state ===
+
+    /// Books a change of one replica's holds and of distinct keys in one partition.
+    pub(super) fn settle(
+        &mut self,
+        ground: &Ground,
+        key: &PartitionKey,
+        replica: &Arc<Replica>,
+        holds: i64,
+        keys: i64,
+        report: &mut Report,
+    ) {
+        let Some(tenant) = self.tenants.get_mut(&key.tenant) else { return };
+        let Some(model) = tenant.models.get_mut(&key.model) else { return };
+        ground.catalog.count(tenant.reserved, holds, keys);
+        let had = (tenant.keys, model.keys);
+        tenant.keys = tenant.keys.saturating_add_signed(keys);
+        model.keys = model.keys.saturating_add_signed(keys);
+        if (had.0 == 0) != (tenant.keys == 0) {
+            ground.catalog.set_tenant(&key.tenant, tenant.keys > 0);
+        }
+        if (had.1 == 0) != (model.keys == 0) {
+            ground.catalog.set_model(&key.tenant, &key.model, model.keys > 0);
+        }
+        if !tenant.reserved && keys != 0 {
+            let gauge = model.gauge.get_or_insert_with(|| {
+                let made = || Arc::new(Gauge::new(&key.model));
+                self.gauges.entry(key.model.clone()).or_insert_with(made).clone()
+            });
+            gauge.keys.fetch_add(keys as u64, Ordering::Release);
+            report.touched(gauge);
+        }
+        if let Some(scope) = model.scopes.get_mut(&key.scheme) {
+            let held = scope.serving.get(&replica.id).copied().unwrap_or(0);
+            let holds = held.saturating_add_signed(holds);
+            if holds == 0 {
+                scope.serving.remove(&replica.id);
+            } else {
+                scope.serving.insert(replica.id.clone(), holds);
+            }
+            if held == 0 && holds > 0 {
+                scope.shared.serving.store(Arc::new(scope.shared.serving.load().with(replica)));
+            } else if held > 0 && holds == 0 {
+                scope.shared.serving.store(Arc::new(scope.shared.serving.load().without(&replica.id)));
+            }
+        }
+        if let Some(member) = model.members.get_mut(&replica.id) {
+            member.holds = member.holds.saturating_add_signed(holds);
+            if member.holds == 0 && member.replica.stats().is_none() {
+                model.members.remove(&replica.id);
+            }
+        }
+    }
+
+    /// Brings a partition's items in the orders across partitions up to date; forgets an empty partition.
+    pub(super) fn sync(&mut self, ground: &Ground, pid: u32) {
+        let Some(ledger) = self.ledgers.get_mut(pid as usize).and_then(Option::as_mut) else { return };
+        let Some(tenant) = self.tenants.get_mut(&ledger.key.tenant) else { return };
+        let victim = ledger.victim_bound().filter(|_| !tenant.reserved);
+        if victim != ledger.victim {
+            if let Some((uses, seen)) = ledger.victim {
+                self.victims.remove(&(uses, seen, ledger.key.clone(), pid));
+            }
+            if let Some((uses, seen)) = victim {
+                self.victims.insert((uses, seen, ledger.key.clone(), pid));
+            }
+            ledger.victim = victim;
+        }
+        let oldest = ledger.oldest_age();
+        if oldest != ledger.oldest {
+            if let Some(age) = ledger.oldest {
+                tenant.oldest.remove(&(age, ledger.key.clone(), pid));
+            }
+            if let Some(age) = oldest {
+                tenant.oldest.insert((age, ledger.key.clone(), pid));
+            }
+            ledger.oldest = oldest;
+        }
+        if ledger.keys == 0 {
+            let key = ledger.key.clone();
+            self.ledgers[pid as usize] = None;
+            self.free.push(pid);
+            self.forget_partition(ground, &key);
+        }
+    }
+
+    fn forget_partition(&mut self, ground: &Ground, key: &PartitionKey) {
+        if let Some(model) = self.tenants.get_mut(&key.tenant).and_then(|tenant| tenant.models.get_mut(&key.model))
+            && let Some(scope) = model.scopes.get_mut(&key.scheme)
+        {
+            scope.partitions.remove(&key.adapter);
+            scope.shared.partitions.pin().remove(&key.adapter);
+            if scope.partitions.is_empty() {
+                model.scopes.remove(&key.scheme);
+                ground.catalog.remove_scope(&key.tenant, &key.model, &key.scheme);
+            }
+        }
+        self.forget_model(&key.tenant, &key.model);
+    }
+
+    /// Forgets a model without keys and members, and its tenant with the last one.
+    pub(super) fn forget_model(&mut self, tenant: &str, model: &str) {
+        let Some(entry) = self.tenants.get_mut(tenant) else { return };
+        if entry.models.get(model).is_some_and(|model| model.scopes.is_empty() && model.members.is_empty()) {
+            entry.models.remove(model);
+            if entry.models.is_empty() {
+                self.tenants.remove(tenant);
+            }
+        }
+    }
+
+    /// Forgets gauges that were told to be 0 and still are.
+    pub(super) fn forget_gauges(&mut self, drained: &[Arc<Gauge>]) {
+        for gauge in drained {
+            if gauge.keys.load(Ordering::Acquire) == 0
+                && let Some(known) = self.gauges.get(&gauge.model)
+                && Arc::ptr_eq(known, gauge)
+                && !self.tenants.values().any(|tenant| tenant.models.get(&gauge.model).is_some_and(|m| m.keys > 0))
+            {
+                self.gauges.remove(&gauge.model);
+                for tenant in self.tenants.values_mut() {
+                    if let Some(model) = tenant.models.get_mut(&gauge.model) {
+                        model.gauge = None;
+                    }
+                }
+            }
+        }
+    }
+
+    // === stats ===
+
+    /// Replaces, moves or removes the stats row of a replica.
+    pub(super) fn set_stats(&mut self, tenant: &str, model: &str, replica: &str, row: Option<StatRow>) {
+        let Some((tenant_id, entry)) = self.tenants.get_key_value(tenant).map(|(id, _)| id.clone()).and_then(|id| {
+            let entry = self.tenants.get_mut(tenant)?;
+            Some((id, entry))
+        }) else {
+            return;
+        };
+        let Some((model_id, _)) = entry.models.get_key_value(model) else { return };
+        let model_id = model_id.clone();
+        let Some(state) = entry.models.get_mut(model) else { return };
+        let Some(member) = state.members.get_mut(replica) else { return };
+        let reserved = entry.reserved;
+        let key = |row: &StatRow| StatKey {
+            reserved,
+            last_seen: row.last_seen,
+            tenant: tenant_id.clone(),
+            model: model_id.clone(),
+            replica: member.replica.id.clone(),
+        };
+        if let Some(old) = member.replica.stats() {
+            self.stat_order.remove(&key(&old));
+            self.real_stats -= u64::from(!reserved);
+        }
+        if let Some(new) = &row {
+            self.stat_order.insert(key(new));
+            self.real_stats += u64::from(!reserved);
+        }
+        member.replica.set_stats(row);
+        if row.is_none() && member.holds == 0 {
+            state.members.remove(replica);
+            self.forget_model(tenant, model);
+        }
+    }
+
+    // === orders across partitions ===
+
+    /// The partition with the first victim, and the bound it is known under.
+    pub(super) fn first_victim(&self) -> Option<(u64, Micros, u32)> {
+        self.victims.first().map(|&(uses, seen, _, pid)| (uses, seen, pid))
+    }
+
+    /// The partition with the oldest prefix of a tenant.
+    pub(super) fn first_oldest(&self, tenant: &str) -> Option<u32> {
+        self.tenants.get(tenant)?.oldest.first().map(|&(.., pid)| pid)
+    }
+
+    /// Starts or stops keeping a tenant's prefixes in order of age.
+    pub(super) fn keep_ages(&mut self, ground: &Ground, tenant: &str, keep: bool) {
+        let Some(entry) = self.tenants.get_mut(tenant) else { return };
+        if entry.aged == keep {
+            return;
+        }
+        entry.aged = keep;
+        let pids: Vec<u32> = entry
+            .models
+            .values()
+            .flat_map(|m| m.scopes.values())
+            .flat_map(|s| s.partitions.values().copied())
+            .collect();
+        for pid in pids {
+            if let Some(ledger) = self.ledger(pid) {
+                ledger.keep_ages(keep);
+            }
+            self.sync(ground, pid);
+        }
+    }
+
+    /// Asks for every tenant's victim order, unless the resolver says that nothing has changed.
+    pub(super) fn follow_evictions(&mut self, ground: &Ground) {
+        let Some(resolver) = &ground.resolvers.eviction else { return };
+        let revision = resolver.revision();
+        if revision.is_some() && revision == self.revision {
+            return;
+        }
+        self.revision = revision;
+        let mut changed = Vec::new();
+        for (id, tenant) in &mut self.tenants {
+            let eviction = resolver.eviction(id);
+            if eviction != tenant.eviction {
+                tenant.eviction = eviction;
+                changed.extend(
+                    tenant.models.values().flat_map(|m| m.scopes.values()).flat_map(|s| s.partitions.values().copied()),
+                );
+            }
+        }
+        for pid in changed {
+            let Some(ledger) = self.ledgers.get_mut(pid as usize).and_then(Option::as_mut) else { continue };
+            let eviction = self.tenants.get(&ledger.key.tenant).map(|tenant| tenant.eviction).unwrap_or_default();
+            ledger.set_eviction(eviction);
+            self.sync(ground, pid);
+        }
+    }
+
+    /// The victim order that a tenant's partitions follow.
+    pub(super) fn eviction_of(&self, tenant: &str) -> Eviction {
+        self.tenants.get(tenant).map(|tenant| tenant.eviction).unwrap_or_default()
+    }
+}
+
+/// The key already in use for a name, or a new one.
+fn known<V>(map: &BTreeMap<Arc<str>, V>, name: &str) -> Arc<str> {
+    map.get_key_value(name).map_or_else(|| name.into(), |(key, _)| key.clone())
+}
