@@ -1,5 +1,6 @@
 //! The numbered acceptance rows of the index, played from `tests/cases` against every implementation.
 
+mod expect;
 mod notation;
 mod play;
 mod script;
@@ -17,6 +18,7 @@ const FILES: &[(&str, &str)] = &[
     ("writes.cases", include_str!("../cases/writes.cases")),
     ("eviction.cases", include_str!("../cases/eviction.cases")),
     ("affinity.cases", include_str!("../cases/affinity.cases")),
+    ("gates.cases", include_str!("../cases/gates.cases")),
 ];
 
 /// Plays every case; reports all that fail, each with its row.

@@ -110,11 +110,6 @@ impl Body {
         }
         rest
     }
-
-    /// Whether it is in chain form.
-    pub(crate) fn is_chain(&self) -> bool {
-        !self.blocks.is_empty() || !self.counts.is_empty()
-    }
 }
 
 // === words ===

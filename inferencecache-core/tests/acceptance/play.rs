@@ -2,18 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use inferencecache_core::policy::{Effective, RoutePolicy};
 use inferencecache_core::query::HashList;
-use inferencecache_core::testkit::{Call, Dump, DumpEntry, Knobs, PolicyTable, RecordingSink, TestIndex, check};
+use inferencecache_core::testkit::{Knobs, PolicyTable, RecordingSink, TestIndex, check};
 use inferencecache_core::time::Micros;
 use inferencecache_core::{
-    Clock, Entry, Event, EventKind, Eviction, IndexOptions, Lookup, ManualClock, Query, Resolvers, Row, Strategy,
-    Update,
+    Answer, Clock, Entry, Event, EventKind, Eviction, IndexOptions, Lookup, ManualClock, Query, Question, Resolvers,
+    Router, Strategy, Update,
 };
 
-use crate::notation::{Body, ExpectedRow, Scope, duration, name, number, rows, stats};
+use crate::expect::{compare_rows, equal};
+use crate::notation::{Body, Scope, duration, name, number, rows, stats};
 
 /// Where the clock starts: some day in 2023.
 pub(crate) const START: Micros = 1_700_000_000_000_000;
@@ -24,14 +26,26 @@ pub(crate) type Factory = dyn Fn(IndexOptions) -> Arc<dyn TestIndex>;
 /// An index and everything around it.
 pub(crate) struct World {
     pub(crate) index: Arc<dyn TestIndex>,
+    router: Router<dyn TestIndex>,
+    gates: Arc<Gates>,
     pub(crate) clock: ManualClock,
     policy: Arc<PolicyTable>,
-    sink: Arc<RecordingSink>,
+    pub(crate) sink: Arc<RecordingSink>,
     reserved: Vec<String>,
-    scope: Scope,
+    pub(crate) scope: Scope,
 }
 
-type Outcome = Result<(), String>;
+pub(crate) type Outcome = Result<(), String>;
+
+/// Route policies by tenant.
+#[derive(Debug, Default)]
+struct Gates(Mutex<BTreeMap<String, Effective>>);
+
+impl RoutePolicy for Gates {
+    fn effective(&self, tenant: &str) -> Effective {
+        self.0.lock().unwrap().get(tenant).copied().unwrap_or_default()
+    }
+}
 
 impl World {
     pub(crate) fn new(factory: &Factory, words: &[String]) -> Self {
@@ -57,7 +71,9 @@ impl World {
             }
         }
         let reserved = options.reserved.clone();
-        Self { index: factory(options), clock, policy, sink, reserved, scope: Scope::default() }
+        let (index, gates) = (factory(options), Arc::new(Gates::default()));
+        let router = Router { clock: Arc::new(clock.clone()), ..Router::new(index.clone(), gates.clone()) };
+        Self { index, router, gates, clock, policy, sink, reserved, scope: Scope::default() }
     }
 
     /// Plays one step, then looks whether the derived tables still agree with the entries.
@@ -73,6 +89,7 @@ impl World {
         let (verb, rest) = step.split_once(' ').unwrap_or((step, ""));
         match verb {
             "policy" => self.set_policy(rest),
+            "gates" => self.set_gates(rest),
             "scope" => self.scope = self.scope.strip(rest).0,
             "report" => self.report(rest),
             "update" => self.update(rest),
@@ -82,6 +99,7 @@ impl World {
             "sweep" => self.index.sweep(),
             "flood" => self.flood(rest),
             "raw" => return self.route(step),
+            "reply" => return self.reply(rest),
             "credit" => self.credit(rest),
             "holds" => return self.holds(rest),
             "rows" => return self.stats_rows(rest),
@@ -115,6 +133,21 @@ impl World {
             }
         }
         self.policy.set(tenant, knobs);
+    }
+
+    fn set_gates(&self, text: &str) {
+        let (tenant, words) = text.split_once(' ').expect("a tenant");
+        let mut gates = Effective::default();
+        for word in words.split_whitespace() {
+            match word.split_once('=').expect("gate=value") {
+                ("matched", value) => gates.minimum_matched_tokens = number(value),
+                ("score", value) => gates.routing_floor_score = number(value),
+                ("hot", value) => gates.enable_tenant_hot = number(value),
+                ("affinity", value) => gates.affinity_routing = number(value),
+                (other, _) => panic!("no gate is called `{other}`"),
+            }
+        }
+        self.gates.0.lock().unwrap().insert(tenant.to_owned(), gates);
     }
 
     fn report(&self, text: &str) {
@@ -210,6 +243,12 @@ impl World {
         self.index.apply_event(&Event { kind, replica, model, tenant, prefix_hash, adapter, timestamp });
     }
 
+    pub(crate) fn hold(&self, text: &str) -> (Scope, String, Body) {
+        let (scope, rest) = self.scope.strip(text);
+        let (replica, body) = rest.split_once(':').expect("replica:key");
+        (scope, name(replica), Body::parse(body).0)
+    }
+
     fn flood(&self, text: &str) {
         let (replica, keys) = text.split_once(' ').expect("a replica");
         let bodies: Vec<Body> =
@@ -219,10 +258,9 @@ impl World {
 
     // --- lookups ---
 
-    /// Asks `raw <scope>→body words`; without `raw`, through the route.
-    fn ask(&self, text: &str) -> Lookup {
-        let raw = text.strip_prefix("raw ");
-        let (scope, rest) = self.scope.strip(raw.unwrap_or(text));
+    /// Reads `<scope>→body words` and hands the question to `ask`.
+    fn with_query<T>(&self, text: &str, ask: impl FnOnce(&Query<'_>) -> T) -> T {
+        let (scope, rest) = self.scope.strip(text);
         let (body, words) = Body::parse(rest.strip_prefix('→').expect("a request"));
         let (mut adapter, mut ttft_ms) = (body.adapter.as_str(), 0);
         for word in words.split_whitespace() {
@@ -243,12 +281,15 @@ impl World {
             block_token_counts: &body.counts,
             ttft_ms,
         };
-        assert_eq!(body.is_chain(), query.is_chain());
+        ask(&query)
+    }
+
+    /// Asks `raw <scope>→body words`; without `raw`, with fallback and classification.
+    fn ask(&self, text: &str) -> Lookup {
         let mut found = Lookup::new();
-        if raw.is_some() {
-            self.index.lookup(&query, &mut found);
-        } else {
-            self.index.lookup_route(&query, &mut found);
+        match text.strip_prefix("raw ") {
+            Some(text) => self.with_query(text, |query| self.index.lookup(query, &mut found)),
+            None => self.with_query(text, |query| self.index.lookup_route(query, &mut found)),
         }
         found
     }
@@ -275,6 +316,33 @@ impl World {
         compare_rows(&found.rows, &rows(listed, word == "TH"))
     }
 
+    /// Asks the router, which applies the gates.
+    fn reply(&self, text: &str) -> Outcome {
+        let (request, expected) = text.split_once(" => ").expect("request => answer");
+        let mut answer = Answer::default();
+        self.with_query(request, |query| {
+            let question = Question {
+                tenant: query.tenant,
+                model: query.model,
+                scheme: query.scheme,
+                adapter: query.adapter,
+                prefix_hash: query.prefix_hash,
+                block_hashes: query.block_hashes,
+                block_token_counts: query.block_token_counts,
+                ttft_ms: query.ttft_ms,
+                ..Question::default()
+            };
+            self.router.route(&question, None, &mut answer);
+        });
+        let (code, listed) = expected.split_once(' ').unwrap_or((expected, ""));
+        equal(&answer.reason.as_str(), &code, &answer.rows())?;
+        if listed.is_empty() {
+            // An affinity pick is one row, whichever; every other code without rows has none.
+            return equal(&answer.rows().len(), &usize::from(code == "AFFINITY_HINT"), &answer.rows());
+        }
+        compare_rows(answer.rows(), &rows(listed, false))
+    }
+
     /// `5 keep r1 r2 →p`
     fn credit(&self, text: &str) {
         let (times, rest) = text.split_once(' ').expect("a number of times");
@@ -286,135 +354,4 @@ impl World {
             found.credit_hits();
         }
     }
-
-    // --- state ---
-
-    fn hold(&self, text: &str) -> (Scope, String, Body) {
-        let (scope, rest) = self.scope.strip(text);
-        let (replica, body) = rest.split_once(':').expect("replica:key");
-        (scope, name(replica), Body::parse(body).0)
-    }
-
-    fn holds(&self, text: &str) -> Outcome {
-        let dump = self.index.dump();
-        let listed: Vec<_> = text.split(", ").filter(|&hold| hold != "nothing").map(|hold| self.hold(hold)).collect();
-        for (scope, replica, body) in &listed {
-            let Some(entry) = dump.entries.iter().find(|entry| is_hold(entry, scope, replica, body)) else {
-                return Err(format!("{replica}:{} in {scope:?} is missing among {:#?}", body.key, dump.entries));
-            };
-            let age = self.clock.now() - entry.last_seen;
-            let agrees = body.tokens.is_none_or(|tokens| tokens == entry.token_count)
-                && body.age.is_none_or(|wanted| wanted == age)
-                && body.tier.is_none_or(|tier| tier == entry.tier)
-                && body.credits.is_none_or(|credits| credits == entry.access_count);
-            if !agrees {
-                return Err(format!("stored, {age} µs old: {entry:?}"));
-            }
-        }
-        equal(&dump.entries.len(), &listed.len(), &dump.entries)
-    }
-
-    /// `r@20m^0`: liveness and report.
-    fn stats_rows(&self, text: &str) -> Outcome {
-        let dump = self.index.dump();
-        let listed: Vec<&str> = text.split(", ").filter(|&row| row != "nothing").collect();
-        for row in &listed {
-            let (scope, rest) = self.scope.strip(row);
-            let (rest, reported) = rest.split_once('^').map_or((rest, None), |(r, age)| (r, Some(duration(age))));
-            let (replica, seen) = rest.split_once('@').map_or((rest, None), |(r, age)| (r, Some(duration(age))));
-            let found = dump
-                .stats
-                .iter()
-                .find(|row| *row.tenant == *scope.tenant && *row.model == *scope.model && *row.replica == *replica);
-            let now = self.clock.now();
-            let agrees = found.is_some_and(|row| {
-                seen.is_none_or(|age| now - row.last_seen == age)
-                    && reported.is_none_or(|age| now - row.stats_reported == age)
-            });
-            if !agrees {
-                return Err(format!("at {now}: {:#?}", dump.stats));
-            }
-        }
-        equal(&dump.stats.len(), &listed.len(), &dump.stats)
-    }
-
-    fn tally(&self, text: &str) -> Outcome {
-        let totals = self.sink.totals();
-        let mut got: BTreeMap<String, u64> = BTreeMap::new();
-        got.extend(totals.evicted.iter().map(|((algorithm, cause), n)| (format!("{algorithm}/{cause}"), *n)));
-        got.extend(totals.over_quota.iter().map(|(tenant, n)| (format!("over_entries[{tenant}]"), *n)));
-        equal(&got, &counts(text, ", ", ' '), &())
-    }
-
-    fn gauges(&self, text: &str) -> Outcome {
-        equal(&self.sink.totals().gauges, &counts(text, " ", '='), &())
-    }
-
-    fn calls(&self, text: &str) -> Outcome {
-        let calls = self.sink.take_calls();
-        let got: Vec<String> = calls.iter().map(|call: &Call| format!("{call:?}")).collect();
-        let want: Vec<&str> = text.split("; ").filter(|&call| call != "nothing").collect();
-        equal(&got, &want.into_iter().map(str::to_owned).collect(), &())
-    }
-
-    fn total(&self, text: &str) -> Outcome {
-        let (total, reserved) = text.split_once(" reserved ").expect("total reserved");
-        equal(&self.index.storage_entries(), &(number(total), number(reserved)), &())
-    }
-
-    fn keys(&self, text: &str) -> Outcome {
-        let want: BTreeMap<String, u64> = counts(text, " ", '=').into_iter().filter(|&(_, count)| count > 0).collect();
-        let got = self.index.aggregate().by_tenant;
-        equal(&got.into_iter().map(|(tenant, count)| (tenant.to_string(), count)).collect(), &want, &())
-    }
-
-    fn serving(&self, text: &str) -> Outcome {
-        let (scope, listed) = self.scope.strip(text);
-        let dump: Dump = self.index.dump();
-        let key = (&*scope.tenant, &*scope.model, &*scope.scheme);
-        let got = dump.serving().remove(&key).unwrap_or_default();
-        let got = got.into_iter().map(|(replica, count)| (replica.to_owned(), count)).collect();
-        equal(&got, &counts(listed.trim().trim_start_matches("nobody"), " ", '='), &())
-    }
-
-    fn affinity(&self, text: &str) -> Outcome {
-        let (seed, want) = text.split_once("=> ").expect("seed => replica");
-        let digits = seed.trim().as_bytes().chunks(2);
-        let seed: Vec<u8> =
-            digits.map(|pair| u8::from_str_radix(str::from_utf8(pair).expect("hex"), 16).expect("hex")).collect();
-        let Scope { tenant, model, scheme } = &self.scope;
-        let got = self.index.affinity_hint(tenant, model, scheme, &seed);
-        equal(&got.as_deref().unwrap_or("nobody"), &want, &())
-    }
-}
-
-fn is_hold(entry: &DumpEntry, scope: &Scope, replica: &str, body: &Body) -> bool {
-    entry.key() == (&*scope.tenant, &*scope.model, &*scope.scheme, &*body.adapter, body.key.as_bytes())
-        && *entry.replica == *replica
-}
-
-/// Reads `name 1, other 2` with these separators.
-fn counts(text: &str, between: &str, inside: char) -> BTreeMap<String, u64> {
-    let words = text.split(between).filter(|word| !word.is_empty() && *word != "nothing");
-    words.map(|word| word.split_once(inside).expect("name and count")).map(|(n, c)| (n.to_owned(), number(c))).collect()
-}
-
-fn equal<T: PartialEq + Debug>(got: &T, want: &T, context: &impl Debug) -> Outcome {
-    if got == want { Ok(()) } else { Err(format!("got {got:?}, want {want:?} {context:?}")) }
-}
-
-pub(crate) fn compare_rows(got: &[Row], want: &[ExpectedRow]) -> Outcome {
-    let agrees = |(row, want): (&Row, &ExpectedRow)| {
-        *row.replica == *want.replica
-            && same_figure(row.score, want.score)
-            && want.details.is_none_or(|(matched, prob, tier)| {
-                row.matched_tokens == matched && same_figure(row.hit_prob, prob) && row.tier == tier
-            })
-    };
-    if got.len() == want.len() && got.iter().zip(want).all(agrees) { Ok(()) } else { Err(format!("rows {got:#?}")) }
-}
-
-/// Equal to four significant digits.
-fn same_figure(got: f32, want: f64) -> bool {
-    format!("{:.3e}", f64::from(got)) == format!("{want:.3e}")
 }
