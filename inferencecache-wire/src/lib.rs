@@ -4,3 +4,4 @@
 mod generated;
 #[cfg(any(feature = "client", feature = "server"))]
 pub mod pb;
+pub mod policy;
