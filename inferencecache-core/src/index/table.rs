@@ -109,18 +109,61 @@ impl Segment {
     }
 }
 
-/// One generation of the pointers to segments.
+/// Pointers on one page of the directory.
+const PAGE: usize = 64;
+
+/// One generation of the pointers to segments, in pages, so that a split copies one page and the list of pages.
 #[derive(Debug)]
 pub(super) struct Directory {
     depth: u32,
-    segments: Vec<Arc<Segment>>,
+    pages: Vec<Arc<Vec<Arc<Segment>>>>,
 }
 
 impl Directory {
+    fn new(depth: u32, segments: impl Iterator<Item = Arc<Segment>>) -> Self {
+        let mut segments = segments.peekable();
+        let mut pages = Vec::with_capacity((1usize << depth).div_ceil(PAGE));
+        while segments.peek().is_some() {
+            pages.push(Arc::new(segments.by_ref().take(PAGE).collect()));
+        }
+        Self { depth, pages }
+    }
+
     fn index(&self, hash: u64) -> usize {
         #[expect(clippy::cast_possible_truncation, reason = "depth is far below 32")]
         let index = hash.checked_shr(64 - self.depth).unwrap_or(0) as usize;
         index
+    }
+
+    fn segment(&self, index: usize) -> &Arc<Segment> {
+        &self.pages[index / PAGE][index % PAGE]
+    }
+
+    /// The directory with the pointers to `full` turned to its successors: one, or the lower and the upper half.
+    fn replacing(&self, full: &Arc<Segment>, fresh: &[Arc<Segment>]) -> Self {
+        let depth = if fresh.len() == 1 { self.depth } else { self.depth.max(full.depth + 1) };
+        let successor = |index: usize| match fresh {
+            [only] => only.clone(),
+            halves => halves[index >> (depth - full.depth - 1) & 1].clone(),
+        };
+        if depth > self.depth {
+            let doubled = (0..2usize << self.depth).map(|index| {
+                let old = self.segment(index >> 1);
+                if Arc::ptr_eq(old, full) { successor(index) } else { old.clone() }
+            });
+            return Self::new(depth, doubled);
+        }
+        let mut pages = self.pages.clone();
+        for (number, page) in pages.iter_mut().enumerate() {
+            if page.iter().any(|segment| Arc::ptr_eq(segment, full)) {
+                let turned = page
+                    .iter()
+                    .enumerate()
+                    .map(|(i, old)| if Arc::ptr_eq(old, full) { successor(number * PAGE + i) } else { old.clone() });
+                *page = Arc::new(turned.collect());
+            }
+        }
+        Self { depth, pages }
     }
 }
 
@@ -184,7 +227,7 @@ pub(super) struct Table {
 
 impl Table {
     pub(super) fn new(seed: u64) -> Self {
-        let directory = Directory { depth: 0, segments: vec![Arc::new(Segment::new(0, 1, 0))] };
+        let directory = Directory::new(0, std::iter::once(Arc::new(Segment::new(0, 1, 0))));
         Self { seed, directory: ArcSwap::from_pointee(directory) }
     }
 
@@ -212,7 +255,7 @@ impl Table {
     ) -> Result<Option<u32>, Conflict> {
         let hash = self.hash(word);
         let index = directory.index(hash);
-        let Some(segment) = directory.segments.get(index) else { return Err(Conflict) };
+        let segment = directory.segment(index);
         let (first, second) = segment.homes(hash);
         for bucket in [first, second] {
             let cell = &segment.buckets[bucket];
@@ -236,9 +279,8 @@ impl Table {
     pub(super) fn validate(directory: &Directory, reads: &[Read]) -> bool {
         fence(Ordering::Acquire);
         reads.iter().all(|read| {
-            directory.segments.get(read.segment as usize).is_some_and(|segment| {
-                segment.buckets[read.bucket as usize].version.load(Ordering::Relaxed) == read.version
-            })
+            let segment = directory.segment(read.segment as usize);
+            segment.buckets[read.bucket as usize].version.load(Ordering::Relaxed) == read.version
         })
     }
 
@@ -248,7 +290,7 @@ impl Table {
     pub(super) fn find(&self, word: u64) -> Option<Place> {
         let hash = self.hash(word);
         let directory = self.directory.load();
-        let segment = &directory.segments[directory.index(hash)];
+        let segment = directory.segment(directory.index(hash));
         let (first, second) = segment.homes(hash);
         [first, second].into_iter().find_map(|bucket| {
             let (slot, value) = segment.buckets[bucket].find(word)?;
@@ -278,7 +320,7 @@ impl Table {
         let hash = self.hash(word);
         loop {
             let directory = self.directory.load();
-            let segment = &directory.segments[directory.index(hash)];
+            let segment = directory.segment(directory.index(hash));
             let (first, second) = segment.homes(hash);
             for bucket in [first, second] {
                 if let Some(slot) = segment.buckets[bucket].free_slot() {
@@ -293,13 +335,13 @@ impl Table {
 
     fn grow(&self, op: &mut Op, directory: &Directory, full: &Arc<Segment>) {
         let words: Vec<(u64, u32)> = full.words().collect();
-        let (fresh, depth) = if full.buckets.len() < MAX_BUCKETS {
-            (vec![Arc::new(self.build(full.depth, full.buckets.len() * 2, &words))], directory.depth)
+        let fresh = if full.buckets.len() < MAX_BUCKETS {
+            vec![Arc::new(self.build(full.depth, full.buckets.len() * 2, &words))]
         } else {
             let bit = 63 - full.depth;
             let (upper, lower): (Vec<_>, Vec<_>) = words.iter().partition(|(word, _)| self.hash(*word) >> bit & 1 == 1);
             let half = |words: &[(u64, u32)]| Arc::new(self.build(full.depth + 1, MAX_BUCKETS, words));
-            (vec![half(&lower), half(&upper)], directory.depth.max(full.depth + 1))
+            vec![half(&lower), half(&upper)]
         };
         // Readers of the replaced segment must start over, however late they look.
         full.retired.store(true, Ordering::Relaxed);
@@ -315,20 +357,7 @@ impl Table {
                 op.locked.push((segment.clone(), bucket as u32));
             }
         }
-        let widen = depth - directory.depth;
-        let segments = (0..directory.segments.len() << widen)
-            .map(|index| {
-                let old = &directory.segments[index >> widen];
-                if !Arc::ptr_eq(old, full) {
-                    old.clone()
-                } else if let [only] = &fresh[..] {
-                    only.clone()
-                } else {
-                    fresh[index >> (depth - full.depth - 1) & 1].clone()
-                }
-            })
-            .collect();
-        self.directory.store(Arc::new(Directory { depth, segments }));
+        self.directory.store(Arc::new(directory.replacing(full, &fresh)));
     }
 
     /// A locked segment with these words in it, larger than asked for if they do not fit.
