@@ -1,0 +1,68 @@
+# What can be done here. `make demo` and `make test` do their own set-up: Rust and a C++ compiler are all they need.
+
+CARGO ?= cargo
+CAPTURE ?=
+KEEP ?=
+SPEC ?= ../shared/spec
+CONFORMANCE ?= ../shared/conformance
+# Tools that the tree does not hold are kept out of it.
+CACHE ?= $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/inferencecache
+DENY_VERSION = 0.20.2
+
+.PHONY: help demo test soak lint bench conformance cases package features
+
+help: ## List the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+demo: ## Replay recorded engines through real processes and check each hint (CAPTURE=file, KEEP=1)
+	$(CARGO) build --bins
+	$(CARGO) run --quiet -p inferencecache-examples --bin demo -- $(if $(KEEP),--keep) $(CAPTURE)
+
+test: ## Every test, examples included
+	$(CARGO) test --workspace --all-features
+
+soak: ## The long runs: 10^7 differential operations, 10^6 hostile messages, stress
+	$(CARGO) test --workspace --all-features --release -- --ignored --nocapture
+
+lint: $(CACHE)/bin/cargo-deny ## fmt, clippy and docs with warnings denied, cargo deny
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-features --all-targets -- -D warnings
+	$(CARGO) clippy --workspace -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --all-features --no-deps
+	$(CACHE)/bin/cargo-deny --all-features check bans licenses sources
+
+$(CACHE)/bin/cargo-deny:
+	@echo "installing cargo-deny $(DENY_VERSION) into $(CACHE) (a few minutes, once)"
+	$(CARGO) install --locked --root $(CACHE) --target-dir $(CACHE)/build cargo-deny@$(DENY_VERSION)
+	rm -rf $(CACHE)/build
+
+bench: ## Criterion benchmarks and the table of bytes per block
+	$(CARGO) bench -p inferencecache-benches
+
+$(CACHE)/venv/done:
+	python3 -m venv $(CACHE)/venv
+	$(CACHE)/venv/bin/pip install --quiet grpcio grpcio-tools
+	touch $@
+
+SERVER = target/release/inferencecache-server --grpc-bind-address=127.0.0.1:{grpc} \
+	--http-bind-address=127.0.0.1:{http} --snapshot-bind-address=127.0.0.1:{internal} --insecure-disable-auth \
+	--lame-duck=0s
+PROTO = inferencecache-wire/proto/inferencecache/v1alpha1/inferencecache.proto
+
+conformance: $(CACHE)/venv/done ## Play the recorded answers of the Go implementation (CONFORMANCE=folder)
+	$(CARGO) build --release -p inferencecache-server
+	$(CACHE)/venv/bin/python $(CONFORMANCE)/play.py --proto $(PROTO) --server "$(SERVER)" $(CONFORMANCE)/index.jsonl
+
+cases: ## Which numbered cases of the specifications no test names (SPEC=folder)
+	.ci/uncovered-cases $(SPEC)
+
+package: ## Pack the three libraries as a user would get them, and build each alone
+	$(CARGO) package --allow-dirty -p inferencecache-core -p inferencecache-wire -p inferencecache-kube
+
+features: ## Each library without features, and wire with each of its own
+	$(CARGO) check -p inferencecache-core --no-default-features
+	$(CARGO) check -p inferencecache-wire --no-default-features
+	$(CARGO) check -p inferencecache-kube --no-default-features
+	for feature in client server subscriber testkit; do \
+		$(CARGO) check -p inferencecache-wire --no-default-features --features $$feature || exit 1; \
+	done
