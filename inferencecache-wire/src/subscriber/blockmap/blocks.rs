@@ -1,0 +1,453 @@
+//! The slab of engine blocks: found by (stream, group, hash), ordered by their last store.
+//!
+//! A block takes 40 bytes, plus about 10 in the index, plus its pair. Hashes of 8 bytes stay inline; 32-byte ones and odd
+//! lengths live in slabs of their own, so that a store allocates nothing once the slabs have grown.
+
+use std::hash::{BuildHasher, Hasher};
+
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+
+use super::pairs::PairId;
+use super::places::Place;
+use crate::kvevents::{BlockHash, MAX_HASH_BYTES};
+
+/// Index of a block; valid until the block is removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct BlockId(u32);
+
+/// Whose block: the engine's hashes mean something only within one stream and group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Home {
+    pub(super) stream: u8,
+    pub(super) group: u8,
+}
+
+/// Places in which one block can have copies at a time; a copy in a further place is not tracked.
+const PLACES: usize = 4;
+
+const NONE: u32 = u32::MAX;
+
+/// How the hash of a block is kept.
+const KIND: u32 = 0b11;
+const KIND_WORD: u32 = 0;
+const KIND_32: u32 = 1;
+const KIND_ODD: u32 = 2;
+const FREE: u32 = 1 << 2;
+/// A copy went away while others remained: the engine's account and ours may differ.
+const SUSPECT: u32 = 1 << 3;
+const SIZE_SHIFT: u32 = 8;
+
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    /// The hash itself, or its index in a slab.
+    key: u64,
+    /// `NONE` for a block that must not be indexed.
+    pair: u32,
+    /// Flags, and the block size above them.
+    shape: u32,
+    /// Neighbours in store order. In a free slot, `next` is the next free one.
+    previous: u32,
+    next: u32,
+    epoch: u16,
+    home: Home,
+    places: [Place; PLACES],
+    /// Copies in each of the places; 0 is a free place. For a block that must not be indexed, the first one counts all.
+    copies: [u16; PLACES],
+}
+
+/// What became of one copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Copies {
+    /// There was none.
+    None,
+    /// Others remain in the same place.
+    Remain,
+    /// It was the last one in this place.
+    LastIn(Place),
+}
+
+#[derive(Debug)]
+pub(super) struct Blocks {
+    slots: Vec<Block>,
+    free: u32,
+    index: HashTable<u32>,
+    hasher: RandomState,
+    long: Slab<[u8; 32]>,
+    odd: Slab<[u8; MAX_HASH_BYTES + 1]>,
+    /// Ends of the list in store order.
+    oldest: u32,
+    newest: u32,
+    indexed: usize,
+}
+
+impl Default for Blocks {
+    fn default() -> Self {
+        Self {
+            slots: Vec::new(),
+            free: NONE,
+            index: HashTable::new(),
+            hasher: RandomState::default(),
+            long: Slab::default(),
+            odd: Slab::default(),
+            oldest: NONE,
+            newest: NONE,
+            indexed: 0,
+        }
+    }
+}
+
+impl Blocks {
+    pub(super) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    pub(super) fn indexed(&self) -> usize {
+        self.indexed
+    }
+
+    pub(super) fn find(&self, home: Home, hash: BlockHash<'_>) -> Option<BlockId> {
+        self.index
+            .find(self.digest(home, hash), |&slot| {
+                let block = &self.slots[slot as usize];
+                block.home == home && self.hash_of(block) == hash
+            })
+            .map(|&slot| BlockId(slot))
+    }
+
+    /// Adds a block that is not there yet, without a pair and without copies, as the newest. `None` when ids run out.
+    pub(super) fn insert(&mut self, home: Home, hash: BlockHash<'_>) -> Option<BlockId> {
+        let (key, kind) = match hash {
+            BlockHash::Word(word) => (word, KIND_WORD),
+            BlockHash::Bytes(bytes) => match <[u8; 32]>::try_from(bytes) {
+                Ok(long) => (u64::from(self.long.insert(long)?), KIND_32),
+                Err(_) => {
+                    let mut odd = [0; MAX_HASH_BYTES + 1];
+                    let length = bytes.len().min(MAX_HASH_BYTES);
+                    odd[0] = u8::try_from(length).unwrap_or_default();
+                    odd[1..=length].copy_from_slice(&bytes[..length]);
+                    (u64::from(self.odd.insert(odd)?), KIND_ODD)
+                }
+            },
+        };
+        let block = Block {
+            key,
+            pair: NONE,
+            shape: kind,
+            previous: NONE,
+            next: NONE,
+            epoch: 0,
+            home,
+            places: [Place(0); PLACES],
+            copies: [0; PLACES],
+        };
+        let slot = if self.free == NONE {
+            let slot = u32::try_from(self.slots.len()).ok().filter(|&slot| slot != NONE)?;
+            self.slots.push(block);
+            slot
+        } else {
+            let slot = self.free;
+            self.free = self.slots[slot as usize].next;
+            self.slots[slot as usize] = block;
+            slot
+        };
+        self.append(slot);
+        let digest = self.digest(home, hash);
+        // Growth rehashes every block; the table is taken out so that the hashes can be read meanwhile.
+        let mut index = std::mem::take(&mut self.index);
+        index.insert_unique(digest, slot, |&slot| {
+            let block = &self.slots[slot as usize];
+            self.digest(block.home, self.hash_of(block))
+        });
+        self.index = index;
+        Some(BlockId(slot))
+    }
+
+    /// Forgets a block. Its copies and its pair are the caller's to settle.
+    pub(super) fn remove(&mut self, id: BlockId) {
+        let block = self.slots[id.0 as usize];
+        let digest = self.digest(block.home, self.hash_of(&block));
+        if let Ok(entry) = self.index.find_entry(digest, |&slot| slot == id.0) {
+            entry.remove();
+        }
+        if block.pair != NONE {
+            self.indexed -= 1;
+        }
+        self.unlink(id.0);
+        match block.shape & KIND {
+            KIND_32 => self.long.remove(block.key),
+            KIND_ODD => self.odd.remove(block.key),
+            _ => {}
+        }
+        let freed = &mut self.slots[id.0 as usize];
+        (freed.shape, freed.pair, freed.next) = (FREE, NONE, self.free);
+        self.free = id.0;
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.slots.clear();
+        self.index.clear();
+        self.long.clear();
+        self.odd.clear();
+        (self.free, self.oldest, self.newest, self.indexed) = (NONE, NONE, NONE, 0);
+    }
+
+    /// The least recently stored block.
+    pub(super) fn oldest(&self) -> Option<BlockId> {
+        (self.oldest != NONE).then_some(BlockId(self.oldest))
+    }
+
+    /// Any block of a stream, searching slots from `from` on; with the slot to go on from.
+    pub(super) fn of_stream(&self, stream: u8, from: usize) -> Option<(BlockId, usize)> {
+        let offset =
+            self.slots.get(from..)?.iter().position(|block| block.shape & FREE == 0 && block.home.stream == stream)?;
+        Some((BlockId(u32::try_from(from + offset).ok()?), from + offset + 1))
+    }
+
+    /// All blocks, in no particular order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = BlockId> + '_ {
+        (0..).zip(&self.slots).filter(|(_, block)| block.shape & FREE == 0).map(|(slot, _)| BlockId(slot))
+    }
+
+    // === one block ===
+
+    pub(super) fn home(&self, id: BlockId) -> Home {
+        self.slots[id.0 as usize].home
+    }
+
+    pub(super) fn pair(&self, id: BlockId) -> Option<PairId> {
+        let pair = self.slots[id.0 as usize].pair;
+        (pair != NONE).then_some(PairId(pair))
+    }
+
+    pub(super) fn set_pair(&mut self, id: BlockId, pair: Option<PairId>) {
+        let block = &mut self.slots[id.0 as usize];
+        let was = block.pair != NONE;
+        block.pair = pair.map_or(NONE, |pair| pair.0);
+        match (was, pair.is_some()) {
+            (false, true) => self.indexed += 1,
+            (true, false) => self.indexed -= 1,
+            _ => {}
+        }
+    }
+
+    pub(super) fn block_size(&self, id: BlockId) -> u32 {
+        self.slots[id.0 as usize].shape >> SIZE_SHIFT
+    }
+
+    pub(super) fn set_block_size(&mut self, id: BlockId, size: u32) {
+        let block = &mut self.slots[id.0 as usize];
+        block.shape = block.shape & ((1 << SIZE_SHIFT) - 1) | size << SIZE_SHIFT;
+    }
+
+    pub(super) fn is_suspect(&self, id: BlockId) -> bool {
+        self.slots[id.0 as usize].shape & SUSPECT != 0
+    }
+
+    pub(super) fn set_suspect(&mut self, id: BlockId) {
+        self.slots[id.0 as usize].shape |= SUSPECT;
+    }
+
+    pub(super) fn epoch(&self, id: BlockId) -> u16 {
+        self.slots[id.0 as usize].epoch
+    }
+
+    pub(super) fn set_epoch(&mut self, id: BlockId, epoch: u16) {
+        self.slots[id.0 as usize].epoch = epoch;
+    }
+
+    /// The engine has just said that the block is there: it becomes the newest, and beyond doubt.
+    pub(super) fn confirm(&mut self, id: BlockId, epoch: u16) {
+        let block = &mut self.slots[id.0 as usize];
+        block.shape &= !SUSPECT;
+        block.epoch = epoch;
+        self.unlink(id.0);
+        self.append(id.0);
+    }
+
+    /// Adds copies of an indexed block. `true` when the place is a new one for it.
+    pub(super) fn add_copies(&mut self, id: BlockId, place: Place, number: u16) -> bool {
+        let block = &mut self.slots[id.0 as usize];
+        let at = |block: &Block| (0..PLACES).find(|&i| block.copies[i] > 0 && block.places[i] == place);
+        if let Some(i) = at(block) {
+            block.copies[i] = block.copies[i].saturating_add(number);
+            return false;
+        }
+        let Some(i) = block.copies.iter().position(|&copies| copies == 0) else { return false };
+        (block.places[i], block.copies[i]) = (place, number);
+        true
+    }
+
+    /// Takes one copy of an indexed block out of one of `places`, or sets how many remain there.
+    pub(super) fn remove_copy(
+        &mut self,
+        id: BlockId,
+        places: super::places::PlaceSet,
+        remaining: Option<u16>,
+    ) -> Copies {
+        let block = &mut self.slots[id.0 as usize];
+        let Some(i) = (0..PLACES).find(|&i| block.copies[i] > 0 && places.contains(block.places[i])) else {
+            return Copies::None;
+        };
+        block.copies[i] = remaining.unwrap_or(block.copies[i] - 1);
+        if block.copies[i] > 0 { Copies::Remain } else { Copies::LastIn(block.places[i]) }
+    }
+
+    /// The places in which an indexed block has copies.
+    pub(super) fn places(&self, id: BlockId) -> impl Iterator<Item = Place> + use<> {
+        let block = self.slots[id.0 as usize];
+        (0..PLACES).filter(move |&i| block.copies[i] > 0).map(move |i| block.places[i])
+    }
+
+    /// Forgets where the copies are; the number of them is returned.
+    pub(super) fn take_copies(&mut self, id: BlockId) -> u16 {
+        let copies = std::mem::take(&mut self.slots[id.0 as usize].copies);
+        copies.into_iter().fold(0, u16::saturating_add)
+    }
+
+    /// Copies of a block that must not be indexed.
+    pub(super) fn opaque_copies(&mut self, id: BlockId) -> &mut u16 {
+        &mut self.slots[id.0 as usize].copies[0]
+    }
+
+    // === private ===
+
+    fn hash_of<'s>(&'s self, block: &Block) -> BlockHash<'s> {
+        match block.shape & KIND {
+            KIND_32 => BlockHash::Bytes(&self.long.values[index(block.key)][..]),
+            KIND_ODD => {
+                let odd = &self.odd.values[index(block.key)];
+                BlockHash::Bytes(&odd[1..=usize::from(odd[0])])
+            }
+            _ => BlockHash::Word(block.key),
+        }
+    }
+
+    fn digest(&self, home: Home, hash: BlockHash<'_>) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write_u16(u16::from_be_bytes([home.stream, home.group]));
+        match hash {
+            BlockHash::Word(word) => hasher.write_u64(word),
+            BlockHash::Bytes(bytes) => hasher.write(bytes),
+        }
+        hasher.finish()
+    }
+
+    fn append(&mut self, slot: u32) {
+        let newest = self.newest;
+        let block = &mut self.slots[slot as usize];
+        (block.previous, block.next) = (newest, NONE);
+        match newest {
+            NONE => self.oldest = slot,
+            newest => self.slots[newest as usize].next = slot,
+        }
+        self.newest = slot;
+    }
+
+    fn unlink(&mut self, slot: u32) {
+        let Block { previous, next, .. } = self.slots[slot as usize];
+        match previous {
+            NONE => self.oldest = next,
+            previous => self.slots[previous as usize].next = next,
+        }
+        match next {
+            NONE => self.newest = previous,
+            next => self.slots[next as usize].previous = previous,
+        }
+    }
+}
+
+/// Values in reusable slots.
+#[derive(Debug)]
+struct Slab<T> {
+    values: Vec<T>,
+    free: Vec<u32>,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self { values: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T> Slab<T> {
+    fn insert(&mut self, value: T) -> Option<u32> {
+        if let Some(slot) = self.free.pop() {
+            self.values[slot as usize] = value;
+            return Some(slot);
+        }
+        let slot = u32::try_from(self.values.len()).ok()?;
+        self.values.push(value);
+        Some(slot)
+    }
+
+    fn remove(&mut self, key: u64) {
+        self.free.extend(u32::try_from(key));
+    }
+
+    fn clear(&mut self) {
+        self.values.clear();
+        self.free.clear();
+    }
+}
+
+fn index(key: u64) -> usize {
+    usize::try_from(key).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOME: Home = Home { stream: 0, group: 0 };
+
+    #[test]
+    fn a_block_takes_forty_bytes() {
+        assert_eq!(size_of::<Block>(), 40);
+    }
+
+    #[test]
+    fn blocks_are_found_by_stream_group_and_hash_of_any_length() {
+        let mut blocks = Blocks::default();
+        let bytes: Vec<u8> = (0..64).collect();
+        let mut homes = Vec::new();
+        for stream in 0..2 {
+            for group in 0..2 {
+                homes.push(Home { stream, group });
+            }
+        }
+        let hashes: Vec<BlockHash<'_>> = (1..=64).filter_map(|n| BlockHash::from_bytes(&bytes[..n])).collect();
+        let mut ids = Vec::new();
+        for &home in &homes {
+            for &hash in &hashes {
+                assert_eq!(blocks.find(home, hash), None);
+                ids.push((home, hash, blocks.insert(home, hash).unwrap()));
+            }
+        }
+        for &(home, hash, id) in &ids {
+            assert_eq!(blocks.find(home, hash), Some(id));
+        }
+        for &(home, hash, id) in ids.iter().step_by(2) {
+            blocks.remove(id);
+            assert_eq!(blocks.find(home, hash), None);
+        }
+        for &(home, hash, id) in ids.iter().skip(1).step_by(2) {
+            assert_eq!(blocks.find(home, hash), Some(id));
+        }
+        assert_eq!(blocks.len(), ids.len() / 2);
+    }
+
+    #[test]
+    fn the_oldest_is_the_one_stored_longest_ago() {
+        let mut blocks = Blocks::default();
+        let ids: Vec<BlockId> = (0..3).map(|n| blocks.insert(HOME, BlockHash::Word(n)).unwrap()).collect();
+        assert_eq!(blocks.oldest(), Some(ids[0]));
+        blocks.confirm(ids[0], 1);
+        assert_eq!(blocks.oldest(), Some(ids[1]));
+        blocks.remove(ids[1]);
+        assert_eq!(blocks.oldest(), Some(ids[2]));
+        blocks.remove(ids[2]);
+        blocks.remove(ids[0]);
+        assert_eq!(blocks.oldest(), None);
+    }
+}

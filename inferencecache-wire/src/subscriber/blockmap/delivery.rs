@@ -1,0 +1,80 @@
+//! What the map remembers about the delivery of each pair, so that a retry needs no queue: the map itself is what should
+//! be on the server.
+
+use std::ops::Range;
+
+use super::{AdapterId, BlockMap, Report};
+
+impl BlockMap {
+    /// Whether a report would only repeat one that the server has acknowledged within the last `interval_ms`.
+    #[must_use]
+    pub fn repeats(&self, report: &Report, now_ms: u32, interval_ms: u32) -> bool {
+        self.pairs
+            .find(report.adapter, report.digest)
+            .and_then(|pair| self.pairs.acknowledged(pair, report.tier))
+            .is_some_and(|at| now_ms.saturating_sub(at) < interval_ms)
+    }
+
+    /// A report is on its way to the server.
+    pub fn hand_on(&mut self, report: &Report) {
+        if let Some(pair) = self.pairs.find(report.adapter, report.digest) {
+            self.pairs.hand_on(pair, report.tier);
+        }
+    }
+
+    /// A report may have reached the server.
+    pub fn mark_sent(&mut self, adapter: AdapterId, digest: u64) {
+        if let Some(pair) = self.pairs.find(adapter, digest) {
+            self.pairs.mark_sent(pair);
+        }
+    }
+
+    /// The server has acknowledged a report. `now_ms` is the caller's clock, as for [`repeats`](Self::repeats).
+    pub fn acknowledge(&mut self, report: &Report, now_ms: u32) {
+        if let Some(pair) = self.pairs.find(report.adapter, report.digest) {
+            self.pairs.acknowledge(pair, report.tier, now_ms);
+        }
+    }
+
+    /// The pair must be reported again, as it is by then. Nothing happens when it is not held.
+    pub fn mark_dirty(&mut self, adapter: AdapterId, digest: u64) {
+        if let Some(pair) = self.pairs.find(adapter, digest) {
+            self.pairs.mark_dirty(pair);
+        }
+    }
+
+    /// Everything must be reported again.
+    pub fn mark_all_dirty(&mut self) {
+        self.pairs.mark_all_dirty();
+    }
+
+    /// Pairs that wait to be reported again.
+    #[must_use]
+    pub fn dirty(&self) -> usize {
+        self.pairs.dirty()
+    }
+
+    /// Takes up to `limit` waiting pairs and appends their reports.
+    pub fn take_dirty(&mut self, limit: usize, out: &mut Vec<Report>) {
+        self.pairs.take_dirty(limit, out);
+    }
+
+    /// Marks the other adapters' pairs of a digest: an eviction for the base model wipes them on the server.
+    pub fn mark_siblings_dirty(&mut self, digest: u64) {
+        let siblings: Vec<Report> = self.pairs.siblings(AdapterId::BASE, digest).collect();
+        for report in siblings {
+            self.mark_dirty(report.adapter, report.digest);
+        }
+    }
+
+    /// Places to walk in a sweep over everything that is held.
+    #[must_use]
+    pub fn sweep_len(&self) -> usize {
+        self.pairs.slots()
+    }
+
+    /// Appends the reports of everything held in a range of places.
+    pub fn sweep(&self, places: Range<usize>, out: &mut Vec<Report>) {
+        self.pairs.sweep(places, out);
+    }
+}

@@ -1,0 +1,127 @@
+//! What a subscriber is told: who it speaks for, where the engine and the server are, and how events are read.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// What to make of a store that continues a block nobody has announced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum UnknownParent {
+    /// It is not indexed, nor what continues it.
+    #[default]
+    Drop,
+    /// It is taken for the start of a prompt. Prompts that begin with a suffix of another then match falsely.
+    Root,
+}
+
+/// What one removal of a block with several copies means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RemovalPolicy {
+    /// One copy went.
+    #[default]
+    Refcount,
+    /// All copies in that medium went.
+    First,
+}
+
+/// How events become reports.
+#[derive(Debug, Clone)]
+pub struct Rules {
+    /// Most engine blocks that are remembered. Default 500000, at most about 48 MiB.
+    pub max_tracked_blocks: usize,
+    /// Default [`UnknownParent::Drop`].
+    pub unknown_parent: UnknownParent,
+    /// Default [`RemovalPolicy::Refcount`].
+    pub removal_policy: RemovalPolicy,
+    /// Names of adapters by the engine's number; they win over names in events. Default none.
+    pub lora_adapter_names: HashMap<i64, String>,
+    /// Whether an adapter's name in an event is used. Default `true`.
+    pub lora_name_from_events: bool,
+    /// Whether blocks that tokens do not identify are indexed all the same. Default `false`.
+    pub index_salted: bool,
+    /// The one KV-cache group that is indexed, whatever its kind; `None` decides by kind. Default `None`.
+    pub index_group: Option<i64>,
+    /// A second tier that announces nothing stands behind the engine: a removal from device memory is a move to it.
+    /// Default `false`.
+    pub ignore_block_removed: bool,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self {
+            max_tracked_blocks: 500_000,
+            unknown_parent: UnknownParent::default(),
+            removal_policy: RemovalPolicy::default(),
+            lora_adapter_names: HashMap::new(),
+            lora_name_from_events: true,
+            index_salted: false,
+            index_group: None,
+            ignore_block_removed: false,
+        }
+    }
+}
+
+/// Who the reports are about. It stands in every report and event.
+#[derive(Debug, Clone, Default)]
+pub struct Identity {
+    /// The engine replica.
+    pub replica_id: String,
+    /// Its model, as the index knows it.
+    pub model_id: String,
+    /// Its tenant; may be empty.
+    pub tenant_id: String,
+    /// Engine family, `vllm` or `sglang`; an opaque label.
+    pub hash_scheme: String,
+}
+
+/// Everything a subscriber is told. [`Default`] gives the documented defaults; only the identity has none.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Whom it speaks for.
+    pub identity: Identity,
+    /// How events become reports.
+    pub rules: Rules,
+    /// ZMQ endpoint of the engine. A host of `*`, `0.0.0.0` or `[::]` is listened on, any other is dialled. Default
+    /// `tcp://127.0.0.1:5557`.
+    pub engine_endpoint: String,
+    /// Prefix of the topics that are taken; empty takes all. Default `kv-events`.
+    pub topic: String,
+    /// `host:port` of the policy server. Default `127.0.0.1:9090`.
+    pub server: String,
+    /// How long reports are gathered. Default 100 ms; 0 means the default.
+    pub window: Duration,
+    /// Limit of one call to the server. Default 5 s.
+    pub rpc_timeout: Duration,
+    /// First wait after a failed connection to the engine; it doubles up to 5 s. Default 1 s.
+    pub reconnect_backoff: Duration,
+    /// Messages that libzmq queues before we read them. Default 100000.
+    pub zmq_rcvhwm: i32,
+    /// Whether a stream that starts at 0 begins with a clear of what an earlier process reported. Default `true`.
+    pub startup_clear: bool,
+    /// A pair that was reported and acknowledged is not reported again in the same tier for so long. Default 10 s.
+    pub refresh_min_interval: Duration,
+    /// Where `/healthz`, `/readyz` and `/metrics` are served. Default nowhere.
+    pub health_bind_address: Option<SocketAddr>,
+}
+
+/// Default of [`Config::window`].
+pub const DEFAULT_WINDOW: Duration = Duration::from_millis(100);
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            identity: Identity::default(),
+            rules: Rules::default(),
+            engine_endpoint: "tcp://127.0.0.1:5557".to_owned(),
+            topic: "kv-events".to_owned(),
+            server: "127.0.0.1:9090".to_owned(),
+            window: DEFAULT_WINDOW,
+            rpc_timeout: Duration::from_secs(5),
+            reconnect_backoff: Duration::from_secs(1),
+            zmq_rcvhwm: 100_000,
+            startup_clear: true,
+            refresh_min_interval: Duration::from_secs(10),
+            health_bind_address: None,
+        }
+    }
+}
