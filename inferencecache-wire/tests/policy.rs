@@ -10,7 +10,7 @@ use inferencecache_wire::policy::{
 use proptest::prelude::*;
 use serde::Deserialize;
 
-/// A row of `cases/policy.json`. HTTP methods, statuses and authentication, policy:5, 34-38 and 59-61, are the server's.
+/// A row of `cases/policy.json`. Methods, statuses and authentication (rows 5 and 59 to 61) are the server's.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Row {

@@ -94,6 +94,41 @@ pub struct Pending {
 }
 
 /// Answers questions from an index under policies. Cheap to clone.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use inferencecache_core::query::HashList;
+/// use inferencecache_core::{
+///     Answer, Entry, Index, IndexApi, IndexOptions, PolicyStore, Question, ReasonCode, Router, Update,
+/// };
+///
+/// let index = Arc::new(Index::new(IndexOptions::default()));
+/// let router = Router::new(index.clone(), Arc::new(PolicyStore::new()));
+///
+/// let tokens: Vec<u32> = (0..64).collect();
+/// let (mut keys, mut counts) = (Vec::new(), Vec::new());
+/// inferencecache_core::fingerprint::chain(&tokens, router.block_size, &mut keys, &mut counts);
+/// index.ingest(&Update {
+///     replica: "pod-7",
+///     tenant: "team-a",
+///     model: "m",
+///     scheme: "vllm",
+///     entries: &[Entry {
+///         block_hashes: HashList::Words(&keys),
+///         block_token_counts: &counts,
+///         ..Entry::default()
+///     }],
+///     ..Update::default()
+/// });
+///
+/// let mut answer = Answer::new();
+/// let question =
+///     Question { tenant: "team-a", model: "m", scheme: "vllm", token_ids: &tokens, ..Question::default() };
+/// router.route(&question, None, &mut answer);
+/// assert_eq!(answer.reason, ReasonCode::PrefixMatch);
+/// assert_eq!(&*answer.rows()[0].replica, "pod-7");
+/// ```
 pub struct Router<I: ?Sized> {
     /// The index asked.
     pub index: Arc<I>,

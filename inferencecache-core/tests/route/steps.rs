@@ -78,7 +78,7 @@ fn must_look_up(step: Step) -> Pending {
     }
 }
 
-// server:59; a lookup that never returns, server:60, is abandoned by the server
+// server:59 (a lookup that never returns at all, the row after it, is for the server to abandon)
 fn slow_lookups_time_out_and_credit_nothing(make: MakeIndex) {
     let world = World::new(make);
     world.report(&holds("r1", "p", 128));
