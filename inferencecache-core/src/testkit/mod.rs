@@ -8,14 +8,21 @@
 //!
 //! Everything here is slow on purpose; none of it belongs into a serving process.
 
+pub mod broken;
 pub mod check;
+pub mod conformance;
+pub mod differential;
 pub mod doubles;
 pub mod dump;
+pub mod generate;
 pub mod model;
+pub mod subject;
 
+pub use broken::{Broken, Fault};
 pub use doubles::{Call, Knobs, PolicyTable, RecordingSink};
 pub use dump::{Dump, DumpEntry, DumpStats, Inspect};
 pub use model::Model;
+pub use subject::{Factory, Subject};
 
 use crate::index::IndexApi;
 

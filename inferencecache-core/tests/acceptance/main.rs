@@ -8,6 +8,7 @@ mod snapshot;
 
 use std::sync::Arc;
 
+use inferencecache_core::Index;
 use inferencecache_core::testkit::Model;
 use play::{Factory, World};
 
@@ -43,4 +44,9 @@ fn play_all(factory: &Factory) {
 #[test]
 fn the_oracle_passes_every_case() {
     play_all(&|options| Arc::new(Model::new(options)));
+}
+
+#[test]
+fn the_index_passes_every_case() {
+    play_all(&|options| Arc::new(Index::new(options)));
 }
