@@ -1,0 +1,409 @@
+//! The server's metrics: one registry of its own, and the only spelling of its names.
+//!
+//! ```text
+//! index ──MetricsSink──┐
+//! gRPC handlers ───────┼──> Metrics ──render──> GET /metrics   (text format 0.0.4)
+//! bridge, listeners ───┘
+//! ```
+//!
+//! 1. Labels that a caller chooses are bounded ([`LabelLimits`]); what goes beyond is counted under [`OVERFLOW`], so sums
+//!    stay exact.
+//! 2. A labelled series appears when it is first used.
+//! 3. Nothing here fails or blocks for long; a hot call takes one shared lock and a few atomics.
+
+mod labels;
+mod process;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::OnceLock;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use inferencecache_core::metrics::EvictionCause;
+use inferencecache_core::route::ReasonCode;
+use inferencecache_core::{Eviction, MetricsSink};
+use parking_lot::Mutex;
+use prometheus::core::Collector;
+use prometheus::{
+    Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder,
+};
+
+pub use self::labels::{LabelLimits, OVERFLOW};
+use self::labels::{Labels, Origin};
+use self::process::Process;
+
+/// Content type of [`Metrics::render`].
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+const LATENCY_BUCKETS: [f64; 10] = [0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1];
+
+/// Paths of the bridge that authenticate, each with a counter of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AuthPath {
+    /// `/snapshot`.
+    Snapshot,
+    /// `/policy`.
+    Policy,
+    /// `/probe`.
+    Probe,
+}
+
+/// How an authenticated request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AuthResult {
+    /// The handler ran.
+    Ok,
+    /// Who it is could not be told.
+    Unauth,
+    /// Somebody else.
+    Forbidden,
+    /// Nobody could be asked.
+    Error,
+}
+
+/// Everything the server counts. Share it by [`Arc`].
+pub struct Metrics {
+    registry: Registry,
+    process: Mutex<Process>,
+    models: Labels<ModelSeries>,
+    tenants: Labels<OnceLock<IntCounter>>,
+    /// Keys of the models that have no label of their own.
+    unlabelled: Mutex<Unlabelled>,
+    families: Families,
+}
+
+/// The families with labels, and the plain metrics.
+struct Families {
+    server_up: IntGauge,
+    grpc_tls: IntGauge,
+    build: IntGaugeVec,
+    index_entries: IntGaugeVec,
+    calls: IntCounterVec,
+    latency: HistogramVec,
+    tenant_evictions: IntCounterVec,
+    index_evictions: IntCounterVec,
+    block_size_mismatch: IntCounterVec,
+    auth: [IntCounterVec; 3],
+    fail_open: IntCounterVec,
+    panics: IntCounterVec,
+    updates: IntCounter,
+    entries: IntCounter,
+    dropped: IntCounterVec,
+    events: IntCounterVec,
+    clamped: IntCounter,
+    pushes: IntCounterVec,
+    last_push: Gauge,
+    refused_connections: IntCounterVec,
+    storage_entries: IntGauge,
+    sweep_seconds: Gauge,
+}
+
+/// Counts that share one gauge, which shows their total.
+#[derive(Default)]
+struct Unlabelled {
+    by_model: HashMap<Box<str>, u64>,
+    total: u64,
+}
+
+/// The series of one `model` label, made when first used.
+#[derive(Default)]
+struct ModelSeries {
+    latency: OnceLock<Histogram>,
+    calls: [[OnceLock<IntCounter>; 2]; ReasonCode::ALL.len()],
+    entries: OnceLock<IntGauge>,
+    block_size_mismatch: OnceLock<IntCounter>,
+}
+
+// === impl Metrics ===
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new(LabelLimits::default())
+    }
+}
+
+impl Metrics {
+    /// A registry with all families in it.
+    #[must_use]
+    pub fn new(limits: LabelLimits) -> Self {
+        let registry = Registry::new();
+        let families = Families::registered_in(&registry);
+        Self {
+            process: Mutex::new(Process::registered_in(&registry)),
+            registry,
+            models: Labels::new(limits),
+            tenants: Labels::new(limits),
+            unlabelled: Mutex::default(),
+            families,
+        }
+    }
+
+    /// The registry, for metrics of an embedder's own and for scraping by other means.
+    #[must_use]
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// Everything, in text format 0.0.4.
+    #[must_use]
+    pub fn render(&self) -> String {
+        self.process.lock().refresh();
+        let mut text = String::new();
+        // Fails only on a family without a name, and all have one.
+        let _ = TextEncoder::new().encode_utf8(&self.registry.gather(), &mut text);
+        text
+    }
+
+    /// Whether the server is serving.
+    pub fn set_up(&self, up: bool) {
+        self.families.server_up.set(up.into());
+    }
+
+    /// Whether gRPC is served over TLS.
+    pub fn set_grpc_tls(&self, tls: bool) {
+        self.families.grpc_tls.set(tls.into());
+    }
+
+    /// Names the build.
+    pub fn set_build(&self, version: &str, commit: &str) {
+        self.families.build.with_label_values(&[version, commit]).set(1);
+    }
+
+    /// One answered lookup.
+    pub fn lookup(&self, model: &str, reason: ReasonCode, hint_used: bool, latency: Duration) {
+        self.models.with(model, Origin::Caller, |label, series| {
+            let used = usize::from(hint_used);
+            series.calls[reason as usize][used]
+                .get_or_init(|| {
+                    let used = if hint_used { "true" } else { "false" };
+                    self.families.calls.with_label_values(&[label, reason.as_str(), used])
+                })
+                .inc();
+            series
+                .latency
+                .get_or_init(|| self.families.latency.with_label_values(&[label]))
+                .observe(latency.as_secs_f64());
+        });
+    }
+
+    /// One lookup whose input kept the index from being asked.
+    pub fn fail_open(&self, cause: &str) {
+        self.families.fail_open.with_label_values(&[cause]).inc();
+    }
+
+    /// One handler that panicked and was answered for.
+    pub fn handler_panic(&self, rpc: &str) {
+        self.families.panics.with_label_values(&[rpc]).inc();
+    }
+
+    /// One update with so many entries was handed to the index.
+    pub fn update_ingested(&self, entries: usize) {
+        self.families.updates.inc();
+        self.families.entries.inc_by(entries as u64);
+    }
+
+    /// So many entries, updates or events were refused.
+    pub fn dropped(&self, cause: &str, number: u32) {
+        if number > 0 {
+            self.families.dropped.with_label_values(&[cause]).inc_by(number.into());
+        }
+    }
+
+    /// One event was handed to the index.
+    pub fn event(&self, kind: &str) {
+        self.families.events.with_label_values(&[kind]).inc();
+    }
+
+    /// One time stamp too far ahead was replaced by now.
+    pub fn timestamp_clamped(&self) {
+        self.families.clamped.inc();
+    }
+
+    /// One report whose token counts do not fit the configured block size.
+    pub fn block_size_mismatch(&self, model: &str) {
+        self.models.with(model, Origin::Caller, |label, series| {
+            series
+                .block_size_mismatch
+                .get_or_init(|| self.families.block_size_mismatch.with_label_values(&[label]))
+                .inc();
+        });
+    }
+
+    /// One authenticated request to the bridge.
+    pub fn auth(&self, path: AuthPath, result: AuthResult) {
+        let result = match result {
+            AuthResult::Ok => "ok",
+            AuthResult::Unauth => "unauth",
+            AuthResult::Forbidden => "forbidden",
+            AuthResult::Error => "error",
+        };
+        self.families.auth[path as usize].with_label_values(&[result]).inc();
+    }
+
+    /// One policy push; an accepted one moves the time of the last push.
+    pub fn policy_push(&self, accepted: bool) {
+        let result = if accepted { "accepted" } else { "rejected" };
+        self.families.pushes.with_label_values(&[result]).inc();
+        if accepted && let Ok(now) = SystemTime::now().duration_since(UNIX_EPOCH) {
+            self.families.last_push.set(now.as_secs_f64());
+        }
+    }
+
+    /// One connection beyond the listener's limit was closed.
+    pub fn connection_refused(&self, listener: &str) {
+        self.families.refused_connections.with_label_values(&[listener]).inc();
+    }
+
+    /// How long the last sweep took, and how many storage entries it left.
+    pub fn swept(&self, took: Duration, storage_entries: u64) {
+        self.families.sweep_seconds.set(took.as_secs_f64());
+        self.families.storage_entries.set(i64::try_from(storage_entries).unwrap_or(i64::MAX));
+    }
+}
+
+impl MetricsSink for Metrics {
+    fn set_index_entries(&self, model: &str, entries: u64) {
+        let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        self.models.with(model, Origin::Index, |label, series| {
+            let value = if label == OVERFLOW { self.unlabelled.lock().set(model, entries) } else { entries };
+            series.entries.get_or_init(|| self.families.index_entries.with_label_values(&[label])).set(gauge(value));
+        });
+    }
+
+    fn add_tenant_evictions(&self, tenant: &str, prefixes: u64) {
+        self.tenants.with(tenant, Origin::Index, |label, counter| {
+            counter
+                .get_or_init(|| self.families.tenant_evictions.with_label_values(&[label, "over_entries"]))
+                .inc_by(prefixes);
+        });
+    }
+
+    fn add_index_evictions(&self, algorithm: Eviction, cause: EvictionCause, entries: u64) {
+        self.families.index_evictions.with_label_values(&[algorithm.label(), cause.label()]).inc_by(entries);
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+// === impl Unlabelled ===
+
+impl Unlabelled {
+    /// Replaces the count of `model` and gives the total.
+    fn set(&mut self, model: &str, entries: u64) -> u64 {
+        let before =
+            if entries == 0 { self.by_model.remove(model) } else { self.by_model.insert(model.into(), entries) };
+        self.total = self.total + entries - before.unwrap_or(0);
+        self.total
+    }
+}
+
+// === impl Families ===
+
+impl Families {
+    fn registered_in(registry: &Registry) -> Self {
+        let gauge = |name, help| registered(registry, IntGauge::new(name, help));
+        let gauges = |name: &str, help: &str, labels: &[&str]| {
+            registered(registry, IntGaugeVec::new(Opts::new(name, help), labels))
+        };
+        let float = |name, help| registered(registry, Gauge::new(name, help));
+        let counter = |name, help| registered(registry, IntCounter::new(name, help));
+        let counters = |name: &str, help: &str, labels: &[&str]| {
+            registered(registry, IntCounterVec::new(Opts::new(name, help), labels))
+        };
+        let latency = HistogramOpts::new(
+            "inferencecache_lookup_route_latency_seconds",
+            "Time from entering the LookupRoute handler to its answer.",
+        );
+        let auth = |path: &str| {
+            counters(
+                &format!("inferencecache_{path}_auth_total"),
+                &format!("Requests to /{path} by outcome of authentication."),
+                &["result"],
+            )
+        };
+        Self {
+            server_up: gauge("inferencecache_server_up", "1 while the server is serving."),
+            grpc_tls: gauge(
+                "inferencecache_server_grpc_tls_enabled",
+                "1 if gRPC is served over TLS, 0 if in plaintext.",
+            ),
+            build: gauges("inferencecache_build_info", "Always 1; the labels name the build.", &["version", "commit"]),
+            index_entries: gauges(
+                "inferencecache_index_entries",
+                "Distinct prefixes in the index, the reserved tenant excluded.",
+                &["model"],
+            ),
+            calls: counters(
+                "inferencecache_lookup_route_calls_total",
+                "LookupRoute calls by reason code and whether replicas were returned.",
+                &["model", "reason_code", "hint_used"],
+            ),
+            latency: registered(registry, HistogramVec::new(latency.buckets(LATENCY_BUCKETS.to_vec()), &["model"])),
+            tenant_evictions: counters(
+                "inferencecache_tenant_evictions_total",
+                "Distinct prefixes evicted for their tenant's quota.",
+                &["tenant_id", "reason"],
+            ),
+            index_evictions: counters(
+                "inferencecache_index_evictions_total",
+                "Replica-prefix pairs evicted.",
+                &["algorithm", "reason"],
+            ),
+            block_size_mismatch: counters(
+                "inferencecache_block_size_mismatch_total",
+                "Reports whose token counts do not fit the configured block size.",
+                &["model"],
+            ),
+            auth: [auth("snapshot"), auth("policy"), auth("probe")],
+            fail_open: counters(
+                "inferencecache_lookup_input_refused_total",
+                "Lookups answered NO_HINT because of their input, by cause.",
+                &["cause"],
+            ),
+            panics: counters("inferencecache_handler_panics_total", "Handlers that panicked, by RPC.", &["rpc"]),
+            updates: counter("inferencecache_ingest_updates_total", "Updates handed to the index."),
+            entries: counter("inferencecache_ingest_entries_total", "Entries of those updates."),
+            dropped: counters(
+                "inferencecache_ingest_dropped_total",
+                "Updates, entries and events that were refused, by cause.",
+                &["cause"],
+            ),
+            events: counters("inferencecache_events_total", "Events handed to the index, by type.", &["type"]),
+            clamped: counter(
+                "inferencecache_timestamps_clamped_total",
+                "Time stamps of reports and events too far in the future, replaced by now.",
+            ),
+            pushes: counters("inferencecache_policy_pushes_total", "Policy pushes by result.", &["result"]),
+            last_push: float(
+                "inferencecache_policy_last_push_timestamp_seconds",
+                "When a policy push was last accepted, in Unix seconds; 0 before the first.",
+            ),
+            refused_connections: counters(
+                "inferencecache_connections_refused_total",
+                "Connections closed because their listener was full.",
+                &["listener"],
+            ),
+            storage_entries: gauge(
+                "inferencecache_index_storage_entries",
+                "Replica-prefix pairs that count towards the cap, as of the last sweep.",
+            ),
+            sweep_seconds: float("inferencecache_index_sweep_seconds", "Time that the last sweep took."),
+        }
+    }
+}
+
+/// Registers a metric under one of the fixed names above.
+fn registered<C: Collector + Clone + 'static>(registry: &Registry, metric: prometheus::Result<C>) -> C {
+    // Both can only fail on a name that is malformed or taken, and every name is a literal that every test registers.
+    let metric = metric.expect("metric names are literals");
+    registry.register(Box::new(metric.clone())).expect("metric names are distinct");
+    metric
+}
+
+#[cfg(test)]
+mod tests;
