@@ -1,11 +1,26 @@
 //! The published surfaces of InferenceCache: everything that crosses a process boundary.
 
+pub mod auth;
+#[cfg(feature = "server")]
+pub mod convert;
 #[cfg(any(feature = "client", feature = "server"))]
 mod generated;
 #[cfg(feature = "subscriber")]
 pub mod kvevents;
 #[cfg(any(feature = "client", feature = "server"))]
+pub mod grpc;
+#[cfg(feature = "server")]
+pub mod http;
+#[cfg(feature = "server")]
+pub mod metrics;
+#[cfg(any(feature = "client", feature = "server"))]
 pub mod pb;
 pub mod policy;
 #[cfg(feature = "subscriber")]
 pub mod subscriber;
+#[cfg(feature = "server")]
+pub mod readiness;
+#[cfg(feature = "server")]
+pub mod server;
+#[cfg(feature = "server")]
+pub mod snapshot;

@@ -1,0 +1,132 @@
+//! Faults that arise before a request exists, with the status codes gRPC implementations agree on.
+//!
+//! The library answers an oversized message with `OUT_OF_RANGE`; others say `RESOURCE_EXHAUSTED`, and so do we. And a
+//! caller whose time is up before its request has arrived is told so, instead of being waited for.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+use tokio::time::Sleep;
+use tonic::body::Body;
+use tonic::codegen::http::{HeaderMap, HeaderValue, Request, Response};
+use tonic::server::NamedService;
+use tonic::{Code, Status};
+use tower::Service;
+
+use super::deadline;
+
+const STATUS: &str = "grpc-status";
+
+/// Wraps a gRPC service; see the module.
+#[derive(Debug, Clone)]
+pub struct Faults<S> {
+    inner: S,
+}
+
+impl<S> Faults<S> {
+    /// Wraps `inner`.
+    pub fn new(inner: S) -> Self {
+        Self { inner }
+    }
+}
+
+impl<S: NamedService> NamedService for Faults<S> {
+    const NAME: &'static str = S::NAME;
+}
+
+impl<S> Service<Request<Body>> for Faults<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+    S::Future: Unpin,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Answered<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        let limit = request.headers().get(deadline::HEADER).and_then(|value| deadline::parse(value.as_bytes()));
+        let limit = limit.map(|limit| {
+            let decoded = Decoded::default();
+            request.extensions_mut().insert(decoded.clone());
+            Limit { decoded, ends: tokio::time::Instant::now() + limit, sleep: None }
+        });
+        Answered { inner: self.inner.call(request), limit }
+    }
+}
+
+/// Set by a handler once it has its request: from then on it answers itself when time is up.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Decoded(Arc<AtomicBool>);
+
+impl Decoded {
+    pub(super) fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+struct Limit {
+    decoded: Decoded,
+    ends: tokio::time::Instant,
+    /// Made when the service does not answer at once; most do.
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+/// The answer of the wrapped service, its codes mended.
+#[must_use = "futures do nothing unless polled"]
+pub struct Answered<F> {
+    inner: F,
+    limit: Option<Limit>,
+}
+
+impl<F> std::fmt::Debug for Answered<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Answered").finish_non_exhaustive()
+    }
+}
+
+impl<F> Future for Answered<F>
+where
+    F: Future<Output = Result<Response<Body>, Infallible>> + Unpin,
+{
+    type Output = Result<Response<Body>, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        if let Poll::Ready(Ok(mut response)) = Pin::new(&mut this.inner).poll(cx) {
+            mend(response.headers_mut());
+            return Poll::Ready(Ok(response));
+        }
+        let Some(limit) = this.limit.as_mut().filter(|limit| !limit.decoded.0.load(Ordering::Relaxed)) else {
+            return Poll::Pending;
+        };
+        let ends = limit.ends;
+        let sleep = limit.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(ends)));
+        if sleep.as_mut().poll(cx).is_pending() {
+            return Poll::Pending;
+        }
+        let status = Status::deadline_exceeded("the deadline passed before the request had arrived");
+        Poll::Ready(Ok(status.into_http()))
+    }
+}
+
+/// Replaces the library's code for an oversized message in headers or trailers.
+pub(crate) fn mend(headers: &mut HeaderMap) {
+    if let Some(status) = headers.get_mut(STATUS)
+        && *status == HeaderValue::from_static("11")
+    {
+        *status = HeaderValue::from_static("8");
+    }
+}
+
+/// The same for a status that a handler gets from its stream of requests.
+pub(super) fn mended(status: Status) -> Status {
+    if status.code() == Code::OutOfRange { Status::resource_exhausted(status.message()) } else { status }
+}

@@ -1,0 +1,24 @@
+//! The published gRPC surface: a service to mount, and a client that never fails its caller.
+//!
+//! ```text
+//! client::HintClient ──HTTP/2──> faults ──> service::InferenceCacheService ──> core::Router, core::IndexApi
+//!                                  │              ├─ lookup    LookupRoute: deadline, scratch, panics, one observation
+//!                                  │              └─ report    ReportCacheState: one message at a time
+//!                                  └─ the codes of faults that arise before a request exists
+//! ```
+
+#[cfg(feature = "client")]
+pub mod client;
+#[cfg(feature = "server")]
+pub mod service;
+
+#[cfg(feature = "server")]
+mod blocksize;
+#[cfg(feature = "server")]
+mod deadline;
+#[cfg(feature = "server")]
+pub mod faults;
+#[cfg(feature = "server")]
+mod lookup;
+#[cfg(feature = "server")]
+mod report;

@@ -1,0 +1,207 @@
+//! The eight RPCs over any [`IndexApi`], to be mounted in any tonic server.
+//!
+//! ```ignore
+//! let service = InferenceCacheService::new(Router::new(index, policies));
+//! tonic::transport::Server::builder().add_service(service.mount()).serve(addr).await?;
+//! ```
+//!
+//! Once a request is decoded, `LookupRoute`, `RenderTemplate` and `LookupPDRoute` answer with status OK, whatever happens.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use inferencecache_core::{IndexApi, RESERVED_TENANT, Router};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::blocksize::BlockSizes;
+use super::deadline;
+use super::faults::{Decoded, Faults, mended};
+use super::lookup::Lookups;
+use super::report::{Carried, Reports};
+use crate::metrics::Metrics;
+use crate::pb::inference_cache_server::{InferenceCache, InferenceCacheServer};
+use crate::{convert, pb};
+
+/// Largest request message, in bytes, unless configured otherwise: 4 MiB.
+pub const DEFAULT_MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
+
+/// The service, not yet mounted. Generic over the index, which may be a trait object.
+#[derive(Debug, Clone)]
+pub struct InferenceCacheService<I: ?Sized> {
+    router: Router<I>,
+    metrics: Arc<Metrics>,
+    max_message_bytes: usize,
+    isolated: bool,
+    stop: CancellationToken,
+}
+
+/// What [`InferenceCacheService::mount`] gives: a service for tonic, with the agreed status codes.
+pub type Mounted<I> = Faults<InferenceCacheServer<Rpcs<I>>>;
+
+/// The RPCs. Made by [`InferenceCacheService::mount`].
+pub struct Rpcs<I: ?Sized> {
+    lookups: Lookups<I>,
+    reports: Reports<I>,
+    stop: CancellationToken,
+}
+
+impl<I: IndexApi + ?Sized> InferenceCacheService<I> {
+    /// A service that answers from the router's index under its policies, and counts into a registry of its own.
+    #[must_use]
+    pub fn new(router: Router<I>) -> Self {
+        Self {
+            router,
+            metrics: Arc::default(),
+            max_message_bytes: DEFAULT_MAX_MESSAGE_BYTES,
+            isolated: false,
+            stop: CancellationToken::new(),
+        }
+    }
+
+    /// Counts into `metrics`.
+    #[must_use]
+    pub fn metrics(mut self, metrics: Arc<Metrics>) -> Self {
+        self.metrics = metrics;
+        self
+    }
+
+    /// Refuses request messages above `bytes` with `RESOURCE_EXHAUSTED`. Default [`DEFAULT_MAX_MESSAGE_BYTES`].
+    #[must_use]
+    pub fn max_message_bytes(mut self, bytes: usize) -> Self {
+        self.max_message_bytes = bytes;
+        self
+    }
+
+    /// Asks the index on the blocking pool, at most 256 lookups at a time, so that a deadline holds even if the index
+    /// blocks. Default off: the embedded index never does, and handing over costs more than its answer.
+    #[must_use]
+    pub fn isolate_lookups(mut self, isolated: bool) -> Self {
+        self.isolated = isolated;
+        self
+    }
+
+    /// Ends open streams with `UNAVAILABLE` once `stop` is cancelled.
+    #[must_use]
+    pub fn stop_with(mut self, stop: CancellationToken) -> Self {
+        self.stop = stop;
+        self
+    }
+
+    /// Makes the tonic service.
+    #[must_use]
+    pub fn mount(self) -> Mounted<I> {
+        let Self { router, metrics, max_message_bytes, isolated, stop } = self;
+        let reports = Reports {
+            index: router.index.clone(),
+            clock: router.clock.clone(),
+            metrics: metrics.clone(),
+            sizes: BlockSizes::new(router.block_size),
+        };
+        let rpcs = Rpcs { lookups: Lookups::new(router, metrics, isolated), reports, stop };
+        Faults::new(InferenceCacheServer::new(rpcs).max_decoding_message_size(max_message_bytes))
+    }
+}
+
+impl<I: ?Sized> fmt::Debug for Rpcs<I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rpcs").finish_non_exhaustive()
+    }
+}
+
+#[tonic::async_trait]
+impl<I: IndexApi + ?Sized> InferenceCache for Rpcs<I> {
+    type StreamCacheEventsStream = tokio_stream::Empty<Result<pb::CacheEvent, Status>>;
+    type StreamMetricsStream = tokio_stream::Empty<Result<pb::Metric, Status>>;
+
+    /// No template source is configured: the caller hashes the prompt itself.
+    async fn render_template(
+        &self,
+        _request: Request<pb::RenderTemplateRequest>,
+    ) -> Result<Response<pb::RenderTemplateResponse>, Status> {
+        Ok(Response::new(pb::RenderTemplateResponse { reason_code: "OK".to_owned(), ..Default::default() }))
+    }
+
+    async fn lookup_route(
+        &self,
+        request: Request<pb::LookupRouteRequest>,
+    ) -> Result<Response<pb::LookupRouteResponse>, Status> {
+        if let Some(decoded) = request.extensions().get::<Decoded>() {
+            decoded.set();
+        }
+        let limit = request.metadata().get(deadline::HEADER).and_then(|value| deadline::parse(value.as_bytes()));
+        Ok(Response::new(self.lookups.answer(request.into_inner(), limit).await))
+    }
+
+    /// No topology is known.
+    async fn lookup_pd_route(
+        &self,
+        _request: Request<pb::LookupPdRouteRequest>,
+    ) -> Result<Response<pb::LookupPdRouteResponse>, Status> {
+        Ok(Response::new(pb::LookupPdRouteResponse { reason_code: "NO_HINT".to_owned(), ..Default::default() }))
+    }
+
+    async fn get_cache_state(
+        &self,
+        request: Request<pb::GetCacheStateRequest>,
+    ) -> Result<Response<pb::GetCacheStateResponse>, Status> {
+        let pb::GetCacheStateRequest { tenant_id, model_id } = request.get_ref();
+        if tenant_id == RESERVED_TENANT {
+            return Ok(Response::new(convert::cache_state(Default::default())));
+        }
+        match catch_unwind(AssertUnwindSafe(|| self.reports.index.cache_state(tenant_id, model_id))) {
+            Ok(state) => Ok(Response::new(convert::cache_state(state))),
+            Err(_) => {
+                self.reports.metrics.handler_panic("GetCacheState");
+                Err(Status::internal("the index failed"))
+            }
+        }
+    }
+
+    async fn report_cache_state(
+        &self,
+        request: Request<Streaming<pb::CacheStateUpdate>>,
+    ) -> Result<Response<pb::Ack>, Status> {
+        let mut stream = request.into_inner();
+        let mut carried = Carried::default();
+        let stopped = self.stop.cancelled();
+        tokio::pin!(stopped);
+        loop {
+            let message = tokio::select! {
+                biased;
+                () = &mut stopped => return Err(Status::unavailable("the server is shutting down")),
+                message = stream.message() => message.map_err(mended)?,
+            };
+            match message {
+                Some(update) => self.reports.ingest(&update, &mut carried),
+                None => return Ok(Response::new(ack())),
+            }
+            // A producer that never pauses must not starve its neighbours.
+            tokio::task::coop::consume_budget().await;
+        }
+    }
+
+    async fn publish_event(&self, request: Request<pb::CacheEvent>) -> Result<Response<pb::Ack>, Status> {
+        self.reports.publish(request.get_ref());
+        Ok(Response::new(ack()))
+    }
+
+    async fn stream_cache_events(
+        &self,
+        _request: Request<pb::StreamEventsRequest>,
+    ) -> Result<Response<Self::StreamCacheEventsStream>, Status> {
+        Ok(Response::new(tokio_stream::empty()))
+    }
+
+    async fn stream_metrics(
+        &self,
+        _request: Request<pb::StreamMetricsRequest>,
+    ) -> Result<Response<Self::StreamMetricsStream>, Status> {
+        Ok(Response::new(tokio_stream::empty()))
+    }
+}
+
+fn ack() -> pb::Ack {
+    pb::Ack { accepted: true, reason_code: String::new() }
+}

@@ -1,0 +1,64 @@
+//! Who gets through to a bridge handler.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, Response, StatusCode, header};
+
+use super::{plain, plain_with};
+use crate::metrics::{AuthPath, AuthResult, Metrics};
+
+/// Why a request does not get through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Denied {
+    /// It does not say who it is, or not convincingly: 401.
+    Unauthorized,
+    /// It is somebody else: 403.
+    Forbidden,
+    /// Nobody could be asked: 503.
+    Unavailable,
+}
+
+/// A decision under way.
+pub type Decision<'a> = Pin<Box<dyn Future<Output = Result<(), Denied>> + Send + 'a>>;
+
+/// Decides about requests. Asked before the method and the body are looked at.
+pub trait Guard: Send + Sync + fmt::Debug + 'static {
+    /// Whether a request with these headers may use `path`.
+    fn admit<'a>(&'a self, path: AuthPath, headers: &'a HeaderMap) -> Decision<'a>;
+}
+
+/// How the bridge is guarded.
+#[derive(Debug, Clone)]
+pub enum Access {
+    /// Not at all; nothing is counted. For development.
+    Open,
+    /// By this one; every request is counted once.
+    Guarded(Arc<dyn Guard>),
+}
+
+impl Access {
+    /// Lets the request through, or gives the answer that it gets instead.
+    pub(super) async fn check(&self, metrics: &Metrics, path: AuthPath, headers: &HeaderMap) -> Option<Response<Body>> {
+        let Self::Guarded(guard) = self else {
+            return None;
+        };
+        let (result, refusal) = match guard.admit(path, headers).await {
+            Ok(()) => (AuthResult::Ok, None),
+            Err(Denied::Unauthorized) => (AuthResult::Unauth, Some(unauthorized())),
+            Err(Denied::Forbidden) => (AuthResult::Forbidden, Some(plain(StatusCode::FORBIDDEN, "forbidden"))),
+            Err(Denied::Unavailable) => {
+                (AuthResult::Error, Some(plain(StatusCode::SERVICE_UNAVAILABLE, "token review unavailable")))
+            }
+        };
+        metrics.auth(path, result);
+        refusal
+    }
+}
+
+fn unauthorized() -> Response<Body> {
+    plain_with(StatusCode::UNAUTHORIZED, "unauthorized", header::WWW_AUTHENTICATE, "Bearer")
+}

@@ -1,0 +1,167 @@
+//! The gRPC listener: our own service by the shortest way, health and reflection beside it.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures::FutureExt as _;
+use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
+use hyper::server::conn::http2;
+use hyper::service::Service as HyperService;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use inferencecache_core::IndexApi;
+use tokio::net::TcpStream;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tonic::body::Body;
+use tonic::codegen::http::{HeaderMap, HeaderValue, Request, Response};
+use tonic::server::NamedService;
+use tonic::service::Routes;
+use tonic_health::ServingStatus;
+use tower::Service as _;
+
+use super::ServerOptions;
+use super::handshake::Introduced;
+use crate::grpc::faults;
+use crate::grpc::service::Mounted;
+use crate::pb;
+use crate::readiness::Readiness;
+
+const UNAVAILABLE: &str = "14";
+
+/// Everything that is served on the port.
+pub(super) struct GrpcPort<I: IndexApi + ?Sized> {
+    main: Mounted<I>,
+    beside: Routes,
+    stop: CancellationToken,
+}
+
+impl<I: IndexApi + ?Sized> Clone for GrpcPort<I> {
+    fn clone(&self) -> Self {
+        Self { main: self.main.clone(), beside: self.beside.clone(), stop: self.stop.clone() }
+    }
+}
+
+impl<I: IndexApi + ?Sized> GrpcPort<I> {
+    /// The port, and what keeps health in step with `readiness`; to be polled for as long as the port is served.
+    pub(super) fn new(
+        main: Mounted<I>,
+        readiness: &Readiness,
+        stop: CancellationToken,
+    ) -> (Self, impl Future<Output = ()> + Send + use<I>) {
+        let (reporter, health) = tonic_health::server::health_reporter();
+        let mut routes = Routes::builder();
+        routes.add_service(health);
+        let reflection = || {
+            tonic_reflection::server::Builder::configure()
+                .register_encoded_file_descriptor_set(pb::FILE_DESCRIPTOR_SET)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        };
+        // The two descriptor sets are compiled in; a test asks for what they describe.
+        if let (Ok(v1), Ok(v1alpha)) = (reflection().build_v1(), reflection().build_v1alpha()) {
+            routes.add_service(v1);
+            routes.add_service(v1alpha);
+        }
+        let mut readiness = readiness.follow();
+        let follow = async move {
+            loop {
+                let ready = *readiness.borrow_and_update();
+                let status = if ready { ServingStatus::Serving } else { ServingStatus::NotServing };
+                for name in ["", <Mounted<I> as NamedService>::NAME] {
+                    reporter.set_service_status(name, status).await;
+                }
+                if readiness.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        (Self { main, beside: routes.routes().prepare(), stop }, follow)
+    }
+
+    /// Serves one connection until it ends or is asked to.
+    pub(super) fn serve(&self, stream: TcpStream, options: &ServerOptions) -> impl Future<Output = ()> + Send + use<I> {
+        let mut http = http2::Builder::new(TokioExecutor::new());
+        http.timer(TokioTimer::new())
+            .keep_alive_interval(options.keepalive_interval)
+            .keep_alive_timeout(options.keepalive_timeout)
+            .max_concurrent_streams(options.max_streams);
+        let io = TokioIo::new(Introduced::within(options.header_timeout, stream));
+        let connection = http.serve_connection(io, self.clone());
+        let stop = self.stop.clone();
+        async move {
+            tokio::pin!(connection);
+            tokio::select! {
+                _ = connection.as_mut() => return,
+                () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
+            }
+            let _ = connection.await;
+        }
+    }
+}
+
+impl<I: IndexApi + ?Sized> HyperService<Request<Incoming>> for GrpcPort<I> {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let request = request.map(Body::new);
+        let rest = request.uri().path().strip_prefix('/').and_then(|path| path.strip_prefix(Mounted::<I>::NAME));
+        if rest.is_some_and(|rest| rest.starts_with('/')) {
+            return Box::pin(self.main.clone().call(request));
+        }
+        let stop = self.stop.clone();
+        Box::pin(self.beside.clone().call(request).map(move |answered| {
+            answered.map(|mut response| {
+                faults::mend(response.headers_mut());
+                response
+                    .map(|body| Body::new(Ended { inner: body, stop: Box::pin(stop.cancelled_owned()), done: false }))
+            })
+        }))
+    }
+}
+
+/// A stream of responses that ends with `UNAVAILABLE` when the server does, and with the agreed codes otherwise.
+struct Ended<B> {
+    inner: B,
+    stop: Pin<Box<WaitForCancellationFutureOwned>>,
+    done: bool,
+}
+
+impl<B: HttpBody + Unpin> HttpBody for Ended<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let this = self.get_mut();
+        if this.done {
+            return Poll::Ready(None);
+        }
+        if let Poll::Ready(frame) = Pin::new(&mut this.inner).poll_frame(cx) {
+            return Poll::Ready(frame.map(|frame| {
+                frame.map(|mut frame| {
+                    if let Some(trailers) = frame.trailers_mut() {
+                        faults::mend(trailers);
+                    }
+                    frame
+                })
+            }));
+        }
+        if this.stop.as_mut().poll(cx).is_pending() {
+            return Poll::Pending;
+        }
+        this.done = true;
+        let mut trailers = HeaderMap::new();
+        trailers.insert("grpc-status", HeaderValue::from_static(UNAVAILABLE));
+        trailers.insert("grpc-message", HeaderValue::from_static("the server is shutting down"));
+        Poll::Ready(Some(Ok(Frame::trailers(trailers))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.done || self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}

@@ -1,0 +1,141 @@
+//! From bound to served to ended, in the order that lets traffic move away first.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Instant;
+
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use inferencecache_core::IndexApi;
+use tokio::net::{TcpListener, TcpStream};
+
+use super::accept::{Accepting, Ending};
+use super::grpc::GrpcPort;
+use super::{Listeners, ServeError, Server, ServerOptions};
+use crate::grpc::service::InferenceCacheService;
+use crate::http::bridge::Bridge;
+use crate::http::public;
+use crate::metrics::Metrics;
+
+/// Serves until `shutdown` resolves or a listener fails.
+pub(super) async fn run<I: IndexApi + ?Sized>(
+    server: Server<I>,
+    listeners: Listeners,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    let Server { router, policies, access, metrics, readiness, options } = server;
+    let index = router.index.clone();
+    let ending = Ending::default();
+    let service = InferenceCacheService::new(router)
+        .metrics(metrics.clone())
+        .max_message_bytes(options.max_message_bytes)
+        .isolate_lookups(options.isolate_lookups)
+        .stop_with(ending.stop.clone());
+    let (port, health) = GrpcPort::new(service.mount(), &readiness, ending.stop.clone());
+    let accepting = |name, listener, max_connections| Accepting {
+        name,
+        listener,
+        max_connections,
+        metrics: metrics.clone(),
+        ending: ending.clone(),
+    };
+    let grpc = accepting("grpc", listeners.grpc, options.max_grpc_connections);
+    let grpc = grpc.run(|stream| port.serve(stream, &options));
+    let http = |name, listener: TcpListener, routes: axum::Router| {
+        let (ending, options) = (ending.clone(), options.clone());
+        accepting(name, listener, options.max_http_connections)
+            .run(move |stream| serve_http(stream, routes.clone(), &options, &ending))
+    };
+    let public = http("http", listeners.http, public::router(metrics.clone(), readiness.clone()));
+    let bridge = Bridge::new(index.clone(), policies, metrics.clone(), access).router();
+    let bridge = http("bridge", listeners.bridge, bridge);
+
+    readiness.set(true);
+    metrics.set_up(true);
+    let serving = async { tokio::try_join!(grpc, public, bridge).map(|_| ()) };
+    let upkeep = async { tokio::join!(health, sweep(index, &metrics, &options)) };
+    let life = async {
+        tokio::pin!(serving);
+        let failed = tokio::select! {
+            biased;
+            ended = serving.as_mut() => ended.err(),
+            () = shutdown => None,
+        };
+        readiness.set(false);
+        metrics.set_up(false);
+        if failed.is_none() {
+            tracing::info!("graceful_shutdown_started");
+            tokio::select! {
+                biased;
+                _ = serving.as_mut() => {} // a listener that fails now has nothing left to lose
+                () = tokio::time::sleep(options.lame_duck) => {}
+            }
+        }
+        ending.stop.cancel();
+        failed
+    };
+    tokio::pin!(upkeep);
+    let failed = tokio::select! {
+        failed = life => failed,
+        _ = upkeep.as_mut() => None,
+    };
+    ending.open.close();
+    // Health watchers and reports end by themselves; what else is open gets its time and no more.
+    let drained = async {
+        let _ = tokio::time::timeout(options.drain_timeout, ending.open.wait()).await;
+    };
+    tokio::select! {
+        () = drained => {}
+        _ = upkeep => {}
+    }
+    ending.kill.cancel();
+    match failed {
+        Some(why) => Err(why),
+        None => {
+            tracing::info!("graceful_shutdown_done");
+            Ok(())
+        }
+    }
+}
+
+/// Serves one HTTP/1.1 connection until it ends or is asked to.
+fn serve_http(
+    stream: TcpStream,
+    routes: axum::Router,
+    options: &ServerOptions,
+    ending: &Ending,
+) -> impl Future<Output = ()> + Send + use<> {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(options.header_timeout);
+    let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
+    let stop = ending.stop.clone();
+    async move {
+        tokio::pin!(connection);
+        tokio::select! {
+            _ = connection.as_mut() => return,
+            () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
+        }
+        let _ = connection.await;
+    }
+}
+
+/// Removes what has outlived its TTL, again and again.
+async fn sweep<I: IndexApi + ?Sized>(index: Arc<I>, metrics: &Metrics, options: &ServerOptions) {
+    let mut tick = tokio::time::interval(options.sweep_interval);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        let index = index.clone();
+        let swept = tokio::task::spawn_blocking(move || {
+            let start = Instant::now();
+            index.sweep();
+            let (all, reserved) = index.storage_entries();
+            (start.elapsed(), all.saturating_sub(reserved))
+        });
+        match swept.await {
+            Ok((took, entries)) => metrics.swept(took, entries),
+            Err(_) => metrics.handler_panic("sweep"),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Binding listeners, in the address forms of Go.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::TcpListener;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 1024;
+
+/// An address cannot be bound.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address:?}: {reason}")]
+pub struct BindError {
+    /// As it was given.
+    pub address: String,
+    /// Why, and what to do about it.
+    reason: String,
+}
+
+/// Binds `host:port`. An empty host is all interfaces, IPv4 and IPv6; a name is resolved; port 0 is any free one.
+pub(super) async fn bind(address: &str) -> Result<TcpListener, BindError> {
+    let error = |reason: String| BindError { address: address.to_owned(), reason };
+    let candidates = candidates(address).await.map_err(error)?;
+    let mut why = "the name has no address".to_owned();
+    for candidate in candidates {
+        match listener(candidate) {
+            Ok(listener) => return Ok(listener),
+            Err(failure) => why = failure.to_string(),
+        }
+    }
+    Err(error(why))
+}
+
+/// Where to try, in order.
+async fn candidates(address: &str) -> Result<Vec<SocketAddr>, String> {
+    let malformed = || "write host:port, e.g. :9090 or 127.0.0.1:9090".to_owned();
+    let (host, port) = address.rsplit_once(':').ok_or_else(malformed)?;
+    let port: u16 = port.parse().map_err(|_| malformed())?;
+    if host.is_empty() {
+        return Ok(vec![(Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into()]);
+    }
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let resolved = tokio::net::lookup_host((host, port)).await.map_err(|why| why.to_string())?;
+    let mut resolved: Vec<SocketAddr> = resolved.collect();
+    resolved.sort_by_key(SocketAddr::is_ipv6); // a name means its IPv4 address if it has one, as in Go
+    Ok(resolved)
+}
+
+fn listener(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        // [::] takes IPv4 as well, whatever the system's default is.
+        socket.set_only_v6(!address.ip().is_unspecified())?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bind;
+
+    #[tokio::test]
+    async fn every_form_of_address_is_bound() {
+        for address in [":0", "127.0.0.1:0", "localhost:0", "[::]:0"] {
+            let listener = bind(address).await.unwrap_or_else(|why| panic!("{why}"));
+            assert_ne!(listener.local_addr().expect("bound").port(), 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn an_empty_host_takes_ipv4() {
+        let listener = bind(":0").await.expect("a free port");
+        let port = listener.local_addr().expect("bound").port();
+        tokio::net::TcpStream::connect(("127.0.0.1", port)).await.expect("IPv4 is served");
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_bound_is_named() {
+        let taken = bind("127.0.0.1:0").await.expect("a free port");
+        let taken = taken.local_addr().expect("bound").to_string();
+        for address in ["9090", "127.0.0.1", ":http", ":70000", "", "no.such.host.invalid:1", taken.as_str()] {
+            let why = bind(address).await.expect_err(address).to_string();
+            assert!(why.contains(&format!("{address:?}")), "{why}");
+        }
+    }
+}
