@@ -5,22 +5,22 @@ pub mod auth;
 pub mod convert;
 #[cfg(any(feature = "client", feature = "server"))]
 mod generated;
-#[cfg(feature = "subscriber")]
-pub mod kvevents;
 #[cfg(any(feature = "client", feature = "server"))]
 pub mod grpc;
 #[cfg(feature = "server")]
 pub mod http;
+#[cfg(feature = "subscriber")]
+pub mod kvevents;
 #[cfg(feature = "server")]
 pub mod metrics;
 #[cfg(any(feature = "client", feature = "server"))]
 pub mod pb;
 pub mod policy;
-#[cfg(feature = "subscriber")]
-pub mod subscriber;
 #[cfg(feature = "server")]
 pub mod readiness;
 #[cfg(feature = "server")]
 pub mod server;
 #[cfg(feature = "server")]
 pub mod snapshot;
+#[cfg(feature = "subscriber")]
+pub mod subscriber;

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 pub struct Exit {
     /// Process exit code.
     pub code: u8,
-    /// What was wrong and what to do next.
+    /// What was wrong and what to do next. Empty when the log has already said so.
     pub message: String,
 }
 
@@ -25,10 +25,18 @@ impl Exit {
         Self { code: 1, message: message.into() }
     }
 
+    /// A failure that has been logged and shall not be told twice: exit code 1.
+    #[must_use]
+    pub fn logged() -> Self {
+        Self { code: 1, message: String::new() }
+    }
+
     /// Says why on stderr and gives the code.
     #[must_use]
     pub fn report(&self) -> ExitCode {
-        eprintln!("error: {}", self.message);
+        if !self.message.is_empty() {
+            eprintln!("error: {}", self.message);
+        }
         ExitCode::from(self.code)
     }
 }
