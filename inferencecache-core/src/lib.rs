@@ -14,6 +14,7 @@
 //! * [`PolicyStore`] holds per-tenant knobs, swapped whole.
 //! * [`Router`] takes one whole question with policies applied and returns the whole answer; an embedder that has it
 //!   needs nothing else of this crate.
+//! * [`Prober`] tests an index in service, under a tenant of its own.
 //!
 //! Invariants: nothing here performs I/O, starts a task, or can fail. Malformed input is dropped and counted. Time comes
 //! from a [`Clock`]. Losing state costs a cache miss, never a wrong answer.
@@ -23,6 +24,7 @@ pub mod fingerprint;
 pub mod index;
 pub mod metrics;
 pub mod policy;
+pub mod probe;
 pub mod query;
 pub mod rank;
 pub mod resolve;
@@ -37,6 +39,7 @@ pub mod testkit;
 pub use index::{Index, IndexApi, IndexOptions};
 pub use metrics::{MetricsSink, NoMetrics};
 pub use policy::{Effective, Policy, PolicySet, PolicyStore, PolicyView, RoutePolicy, StrategyGates, TenantQuota};
+pub use probe::{ProbeOutcome, ProbeTarget, Prober, StageResult, T2Client};
 pub use query::{HashList, Lookup, Query, Row, Strategy};
 pub use rank::{RankConfig, Ranker};
 pub use resolve::{Eviction, Resolvers};

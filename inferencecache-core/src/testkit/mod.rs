@@ -15,12 +15,14 @@ pub mod differential;
 pub mod doubles;
 pub mod dump;
 pub mod generate;
+pub mod hooked;
 pub mod model;
 pub mod subject;
 
 pub use broken::{Broken, Fault};
 pub use doubles::{Call, Knobs, PolicyTable, RecordingSink};
 pub use dump::{Dump, DumpEntry, DumpStats, Inspect};
+pub use hooked::{Hooked, Hooks};
 pub use model::Model;
 pub use subject::{Factory, Subject};
 
