@@ -1,6 +1,7 @@
 //! The numbered acceptance rows of the index, played from `tests/cases` against every implementation.
 
 mod expect;
+mod header;
 mod notation;
 mod play;
 mod script;
@@ -39,6 +40,7 @@ fn play_all(factory: &Factory) {
     }
     assert!(failures.is_empty(), "{failures}");
     snapshot::check(factory);
+    header::check(factory);
 }
 
 #[test]

@@ -73,7 +73,7 @@ fn a_difference_is_told_in_few_operations() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// The same, shrunk by proptest: each operation is drawn from a seed of its own.
     #[test]

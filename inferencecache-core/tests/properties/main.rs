@@ -2,6 +2,7 @@
 //!
 //! The letters are those of the acceptance text: M monotone, I idempotent, O independent of order, S separate, E extreme.
 
+mod callbacks;
 mod differential;
 mod extremes;
 mod isolation;

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! The alphabets are small so that operations meet: the same hash under several replicas, adapters and schemes, equal
-//! stamps, a cap and a budget that bind. [`Shape`] says what there is much of. [`Names`] holds the words and
+//! stamps, a cap and a budget that bind. The generator of random numbers is the caller's, through [`rand::Rng`]: `rand` is
+//! part of this interface on purpose, as `testkit` is no part of a serving build. [`Shape`] says what there is much of. [`Names`] holds the words and
 //! [`Op::random`] combines them, with a share of input that is malformed or extreme.
 
 mod names;
