@@ -16,11 +16,13 @@ pub mod metrics;
 #[cfg(any(feature = "client", feature = "server"))]
 pub mod pb;
 pub mod policy;
+pub mod probe;
 #[cfg(feature = "server")]
 pub mod readiness;
 #[cfg(feature = "server")]
 pub mod server;
 #[cfg(feature = "server")]
 pub mod snapshot;
+mod strict;
 #[cfg(feature = "subscriber")]
 pub mod subscriber;

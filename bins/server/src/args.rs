@@ -28,7 +28,7 @@ pub(crate) fn flags() -> Flags {
     .group("Listeners (host:port; an empty host is all interfaces, port 0 any free port)")
     .text("grpc-bind-address", ":9090", "gRPC: the InferenceCache service, health and reflection.")
     .text("http-bind-address", ":8080", "Public HTTP: /healthz, /readyz, /metrics.")
-    .text("snapshot-bind-address", ":8081", "Bridge HTTP for the controller: /snapshot and /policy.")
+    .text("snapshot-bind-address", ":8081", "Bridge HTTP for the controller: /snapshot, /policy and /probe.")
     .group("Access to the bridge (exactly one of the first two is needed)")
     .text(
         "allowed-controller-sa",
@@ -36,7 +36,7 @@ pub(crate) fn flags() -> Flags {
         "The only username let through, system:serviceaccount:NAMESPACE:NAME. Checked by TokenReview.",
     )
     .switch("insecure-disable-auth", false, "Serve the bridge to everybody. For development only.")
-    .text("controller-audience", "inferencecache.io/controller", "Audience that tokens for /snapshot must carry.")
+    .text("controller-audience", "inferencecache.io/controller", "Audience that tokens for /snapshot and /probe must carry.")
     .text("policy-audience", "inferencecache.io/policy", "Audience that tokens for /policy must carry.")
     .group("TLS on the gRPC port (both files or neither)")
     .text("tls-cert-file", "", "PEM file with the server certificate.")

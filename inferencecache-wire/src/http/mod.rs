@@ -2,11 +2,13 @@
 //!
 //! ```text
 //! :8080  public   /healthz /readyz /metrics            never authenticated
-//! :8081  bridge   /snapshot /policy                    access, then method, then body
+//! :8081  bridge   /snapshot /policy /probe             access, then method, then body
 //! ```
 
 pub mod access;
+mod body;
 pub mod bridge;
+mod probe;
 pub mod public;
 
 use axum::body::Body;
@@ -27,6 +29,10 @@ fn plain_with(status: StatusCode, text: &str, name: HeaderName, value: &'static 
     let mut response = plain(status, text);
     response.headers_mut().insert(name, HeaderValue::from_static(value));
     response
+}
+
+fn wrong_method(allowed: &'static str) -> Response<Body> {
+    plain_with(StatusCode::METHOD_NOT_ALLOWED, "method not allowed", header::ALLOW, allowed)
 }
 
 async fn not_found() -> Response<Body> {

@@ -24,7 +24,7 @@ pub(super) async fn run<I: IndexApi + ?Sized>(
     listeners: Listeners,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
-    let Server { router, policies, access, metrics, readiness, options } = server;
+    let Server { router, policies, access, metrics, readiness, options, second_tier } = server;
     let index = router.index.clone();
     let ending = Ending::default();
     let service = InferenceCacheService::new(router)
@@ -48,8 +48,8 @@ pub(super) async fn run<I: IndexApi + ?Sized>(
             .run(move |stream| serve_http(stream, routes.clone(), &options, &ending))
     };
     let public = http("http", listeners.http, public::router(metrics.clone(), readiness.clone()));
-    let bridge = Bridge::new(index.clone(), policies, metrics.clone(), access).router();
-    let bridge = http("bridge", listeners.bridge, bridge);
+    let bridge = Bridge::new(index.clone(), policies, metrics.clone(), access).second_tier(second_tier);
+    let bridge = http("bridge", listeners.bridge, bridge.router());
 
     readiness.set(true);
     metrics.set_up(true);

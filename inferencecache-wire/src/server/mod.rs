@@ -3,7 +3,7 @@
 //! ```text
 //!            ┌── :9090 gRPC     service, health, reflection      grpc.rs
 //! Server ────┼── :8080 public   healthz, readyz, metrics         crate::http::public
-//!            └── :8081 bridge   snapshot, policy                 crate::http::bridge
+//!            └── :8081 bridge   snapshot, policy, probe          crate::http::bridge
 //!   bind ──> ready ──> serve ··· asked to end ──> not ready ──> lame duck ──> listeners closed ──> drained
 //! ```
 //!
@@ -35,7 +35,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use inferencecache_core::{IndexApi, PolicyStore, Router};
+use inferencecache_core::{IndexApi, PolicyStore, Router, T2Client};
 use tokio::net::TcpListener;
 
 use crate::grpc::service::DEFAULT_MAX_MESSAGE_BYTES;
@@ -92,6 +92,7 @@ pub struct Server<I: ?Sized> {
     metrics: Arc<Metrics>,
     readiness: Readiness,
     options: ServerOptions,
+    second_tier: Option<Arc<dyn T2Client>>,
 }
 
 /// A server that is bound and not yet serving.
@@ -157,6 +158,7 @@ impl<I: IndexApi + ?Sized> Server<I> {
             metrics: Arc::default(),
             readiness: Readiness::default(),
             options: ServerOptions::default(),
+            second_tier: None,
         }
     }
 
@@ -171,6 +173,13 @@ impl<I: IndexApi + ?Sized> Server<I> {
     #[must_use]
     pub fn options(mut self, options: ServerOptions) -> Self {
         self.options = options;
+        self
+    }
+
+    /// What `/probe` tests besides the index. Default nothing.
+    #[must_use]
+    pub fn second_tier(mut self, client: Option<Arc<dyn T2Client>>) -> Self {
+        self.second_tier = client;
         self
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inferencecache_core::resolve::Resolvers;
-use inferencecache_core::{Index, IndexApi, IndexOptions, PolicyStore, Router};
+use inferencecache_core::{Index, IndexApi, IndexOptions, PolicyStore, Router, T2Client};
 use inferencecache_wire::http::access::Access;
 use inferencecache_wire::metrics::Metrics;
 use inferencecache_wire::pb;
@@ -27,6 +27,7 @@ pub(crate) struct Setup {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) access: Access,
     pub(crate) options: ServerOptions,
+    pub(crate) second_tier: Option<Arc<dyn T2Client>>,
 }
 
 impl Setup {
@@ -45,13 +46,14 @@ impl Setup {
     pub(crate) fn over(index: Arc<dyn IndexApi>, policies: Arc<PolicyStore>, metrics: Arc<Metrics>) -> Self {
         let router = Router::new(index, policies.clone());
         let options = ServerOptions { lame_duck: Duration::ZERO, ..ServerOptions::default() };
-        Self { router, policies, metrics, access: Access::Open, options }
+        Self { router, policies, metrics, access: Access::Open, options, second_tier: None }
     }
 
     pub(crate) async fn start(self) -> Running {
-        let Self { router, policies, metrics, access, options } = self;
+        let Self { router, policies, metrics, access, options, second_tier } = self;
         let index = router.index.clone();
         let server = Server::new(router, policies.clone(), access).metrics(metrics.clone()).options(options);
+        let server = server.second_tier(second_tier);
         let readiness = server.readiness();
         let free = || "127.0.0.1:0".to_owned();
         let server = server.bind(&Addresses { grpc: free(), http: free(), bridge: free() }).await.expect("free ports");
