@@ -18,7 +18,7 @@ use rand::{Rng, SeedableRng};
 
 /// How often each thread does what it does. `make soak` raises it.
 const ROUNDS: usize = 2_000;
-const SOAK: usize = 100;
+const SOAK: usize = 20;
 
 struct Ground {
     clock: ManualClock,

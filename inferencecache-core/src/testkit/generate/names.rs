@@ -103,6 +103,10 @@ impl Names {
         if self.shape == Shape::Small {
             return (0..rng.random_range(1..=6)).map(|_| self.hash(rng)).collect();
         }
+        if self.shape == Shape::Chains && rng.random_ratio(1, 60) {
+            // More than an index has to apply as one operation.
+            return (0..rng.random_range(250..600)).map(|position| block(9, position, 8)).collect();
+        }
         let chain = &self.chains[rng.random_range(0..self.chains.len())];
         let start = if rng.random_ratio(2, 3) { 0 } else { rng.random_range(0..chain.len()) };
         let longest = (chain.len() - start).min(if rng.random_ratio(1, 4) { chain.len() } else { 20 });
