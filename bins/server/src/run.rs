@@ -63,7 +63,10 @@ async fn serve(config: Config) -> Result<(), Exit> {
     let server = server.bind(&config.addresses).await.map_err(|why| failed(&why))?;
     match signals::run(signals, |shutdown| server.run(shutdown.wait())).await {
         Ok(outcome) => outcome.map_err(|why| failed(&why)),
-        Err(signals::Interrupted) => Err(Exit::failure("ended by a second signal")),
+        Err(signals::Interrupted) => {
+            tracing::warn!("graceful_shutdown_interrupted");
+            Err(Exit::logged())
+        }
     }
 }
 

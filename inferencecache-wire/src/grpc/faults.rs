@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::time::Sleep;
 use tonic::body::Body;
@@ -20,6 +21,9 @@ use tower::Service;
 use super::deadline;
 
 const STATUS: &str = "grpc-status";
+
+/// How long beyond its deadline a request may still arrive: one that is complete gets a proper `TIMEOUT` from its handler.
+const GRACE: Duration = Duration::from_millis(100);
 
 /// Wraps a gRPC service; see the module.
 #[derive(Debug, Clone)]
@@ -56,7 +60,7 @@ where
         let limit = limit.map(|limit| {
             let decoded = Decoded::default();
             request.extensions_mut().insert(decoded.clone());
-            Limit { decoded, ends: tokio::time::Instant::now() + limit, sleep: None }
+            Limit { decoded, ends: tokio::time::Instant::now() + limit + GRACE, sleep: None }
         });
         Answered { inner: self.inner.call(request), limit }
     }

@@ -111,21 +111,29 @@ impl<I: IndexApi + ?Sized> HyperService<Request<Incoming>> for GrpcPort<I> {
             return Box::pin(self.main.clone().call(request));
         }
         let stop = self.stop.clone();
+        // Both directions end: who serves a stream may wait for its requests in a task of its own.
+        let request = request.map(|body| Body::new(Ended::new(body, &stop, false)));
         Box::pin(self.beside.clone().call(request).map(move |answered| {
             answered.map(|mut response| {
                 faults::mend(response.headers_mut());
-                response
-                    .map(|body| Body::new(Ended { inner: body, stop: Box::pin(stop.cancelled_owned()), done: false }))
+                response.map(|body| Body::new(Ended::new(body, &stop, true)))
             })
         }))
     }
 }
 
-/// A stream of responses that ends with `UNAVAILABLE` when the server does, and with the agreed codes otherwise.
+/// A stream of messages that ends when the server does: responses with `UNAVAILABLE`, and otherwise with the agreed codes.
 struct Ended<B> {
-    inner: B,
+    /// `None` once it has ended.
+    inner: Option<B>,
     stop: Pin<Box<WaitForCancellationFutureOwned>>,
-    done: bool,
+    is_response: bool,
+}
+
+impl<B> Ended<B> {
+    fn new(inner: B, stop: &CancellationToken, is_response: bool) -> Self {
+        Self { inner: Some(inner), stop: Box::pin(stop.clone().cancelled_owned()), is_response }
+    }
 }
 
 impl<B: HttpBody + Unpin> HttpBody for Ended<B> {
@@ -134,10 +142,10 @@ impl<B: HttpBody + Unpin> HttpBody for Ended<B> {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let this = self.get_mut();
-        if this.done {
+        let Some(inner) = &mut this.inner else {
             return Poll::Ready(None);
-        }
-        if let Poll::Ready(frame) = Pin::new(&mut this.inner).poll_frame(cx) {
+        };
+        if let Poll::Ready(frame) = Pin::new(inner).poll_frame(cx) {
             return Poll::Ready(frame.map(|frame| {
                 frame.map(|mut frame| {
                     if let Some(trailers) = frame.trailers_mut() {
@@ -150,7 +158,10 @@ impl<B: HttpBody + Unpin> HttpBody for Ended<B> {
         if this.stop.as_mut().poll(cx).is_pending() {
             return Poll::Pending;
         }
-        this.done = true;
+        this.inner = None;
+        if !this.is_response {
+            return Poll::Ready(None);
+        }
         let mut trailers = HeaderMap::new();
         trailers.insert("grpc-status", HeaderValue::from_static(UNAVAILABLE));
         trailers.insert("grpc-message", HeaderValue::from_static("the server is shutting down"));
@@ -158,10 +169,10 @@ impl<B: HttpBody + Unpin> HttpBody for Ended<B> {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.done || self.inner.is_end_stream()
+        self.inner.as_ref().is_none_or(HttpBody::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        self.inner.as_ref().map(HttpBody::size_hint).unwrap_or_default()
     }
 }

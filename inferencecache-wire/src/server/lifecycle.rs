@@ -122,7 +122,8 @@ fn serve_http(
 
 /// Removes what has outlived its TTL, again and again.
 async fn sweep<I: IndexApi + ?Sized>(index: Arc<I>, metrics: &Metrics, options: &ServerOptions) {
-    let mut tick = tokio::time::interval(options.sweep_interval);
+    let first = tokio::time::Instant::now() + options.sweep_interval;
+    let mut tick = tokio::time::interval_at(first, options.sweep_interval);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tick.tick().await;

@@ -50,13 +50,19 @@ impl Setup {
     }
 
     pub(crate) async fn start(self) -> Running {
+        self.start_at("127.0.0.1:0".parse().expect("an address")).await
+    }
+
+    /// With gRPC at a fixed address.
+    pub(crate) async fn start_at(self, grpc: SocketAddr) -> Running {
         let Self { router, policies, metrics, access, options, second_tier } = self;
         let index = router.index.clone();
         let server = Server::new(router, policies.clone(), access).metrics(metrics.clone()).options(options);
         let server = server.second_tier(second_tier);
         let readiness = server.readiness();
         let free = || "127.0.0.1:0".to_owned();
-        let server = server.bind(&Addresses { grpc: free(), http: free(), bridge: free() }).await.expect("free ports");
+        let addresses = Addresses { grpc: grpc.to_string(), http: free(), bridge: free() };
+        let server = server.bind(&addresses).await.expect("free ports");
         let [grpc, http, bridge] = server.addresses().expect("bound");
         let (end, ended) = oneshot::channel::<()>();
         let serving = tokio::spawn(server.run(async {

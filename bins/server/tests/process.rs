@@ -1,0 +1,322 @@
+//! The binary as a process: exit codes, what it says, and how it ends.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use inferencecache_wire::grpc::client::{ClientOptions, HintClient, channel};
+use inferencecache_wire::pb;
+use inferencecache_wire::pb::inference_cache_client::InferenceCacheClient;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn command(flags: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_inferencecache-server"));
+    command.args(flags).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Runs to the end; for command lines that do not serve.
+fn refused(flags: &[&str]) -> (i32, String) {
+    let Output { status, stderr, .. } = command(flags).output().expect("the binary starts");
+    (status.code().expect("an exit code"), String::from_utf8(stderr).expect("UTF-8"))
+}
+
+fn assert_refused(flags: &[&str], code: i32, words: &str) {
+    let (have, text) = refused(flags);
+    assert!(have == code && text.contains(words), "{flags:?} gave {have}: {text}");
+}
+
+/// A server that runs.
+struct Running {
+    child: Child,
+    grpc: String,
+    http: String,
+    lines: Arc<Mutex<Vec<String>>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
+}
+
+impl Running {
+    /// With free ports, the bridge open and no lame duck, unless `flags` say otherwise; returns once it is ready.
+    fn start(flags: &[&str]) -> Self {
+        let [grpc, http, bridge] = [(); 3].map(|()| format!("127.0.0.1:{}", free_port()));
+        let mut all = vec![
+            format!("--grpc-bind-address={grpc}"),
+            format!("-http-bind-address={http}"),
+            "--snapshot-bind-address".to_owned(),
+            bridge,
+            "--lame-duck=0".to_owned(),
+            "-insecure-disable-auth".to_owned(),
+        ];
+        all.extend(flags.iter().map(|&flag| flag.to_owned()));
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        let mut child = command(&all).spawn().expect("the binary starts");
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let stderr = BufReader::new(child.stderr.take().expect("piped"));
+        let sink = lines.clone();
+        let reader = std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                sink.lock().expect("unpoisoned").push(line);
+            }
+        });
+        let running = Self { child, grpc, http, lines, reader: Some(reader) };
+        running.until("ready", || running.get("/readyz").is_some_and(|answer| answer.contains(" 200 ")));
+        running
+    }
+
+    fn until(&self, what: &str, mut done: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !done() {
+            assert!(start.elapsed() < PATIENCE, "not {what} in time; it said {:?}", self.lines.lock());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Head and body of the answer, `None` while nobody listens.
+    fn get(&self, path: &str) -> Option<String> {
+        let mut stream = TcpStream::connect(&self.http).ok()?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        Some(answer)
+    }
+
+    fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([name, &self.child.id().to_string()]).status().expect("kill runs");
+        assert!(status.success());
+    }
+
+    /// Waits for the end; gives the exit status and the messages of the log, in order.
+    fn ended(mut self) -> (ExitStatus, Vec<String>) {
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("a child of ours") {
+                break status;
+            }
+            assert!(start.elapsed() < PATIENCE, "it does not end");
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        if let Some(reader) = self.reader.take() {
+            reader.join().expect("the log is read");
+        }
+        let lines = self.lines.lock().expect("unpoisoned");
+        (status, lines.iter().map(|line| message(line)).collect())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn message(line: &str) -> String {
+    let line: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|why| panic!("{why}: {line}"));
+    line["msg"].as_str().expect("a message").to_owned()
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime")
+}
+
+/// server:148-152
+#[test]
+fn access_must_be_decided() {
+    let account = "--allowed-controller-sa=system:serviceaccount:ns:name";
+    assert_refused(&[], 2, "missing --allowed-controller-sa");
+    assert_refused(&["--log-format=text"], 2, "missing --allowed-controller-sa");
+    assert_refused(&[account, "--insecure-disable-auth"], 2, "mutually exclusive");
+    let padded = "--allowed-controller-sa has leading/trailing whitespace";
+    assert_refused(&["--allowed-controller-sa=system:serviceaccount:ns:name "], 2, padded);
+    assert_refused(&["--allowed-controller-sa= "], 2, padded);
+    for blank in ["", "\t\t", " "] {
+        let audience = format!("--controller-audience={blank}");
+        assert_refused(&[account, &audience], 2, "--controller-audience cannot be empty");
+        let audience = format!("--policy-audience={blank}");
+        assert_refused(&[account, &audience], 2, "--policy-audience cannot be empty");
+    }
+    assert_refused(&[account, "--policy-audience=inferencecache.io/policy "], 2, "leading/trailing whitespace");
+    assert_refused(&[account, "--controller-audience", " x"], 2, "leading/trailing whitespace");
+}
+
+#[test]
+fn what_is_not_in_this_build_is_refused_and_not_skipped() {
+    assert_refused(&["--allowed-controller-sa=system:serviceaccount:ns:name"], 1, "not in this build yet");
+    let tls = ["--insecure-disable-auth", "--tls-cert-file=/nowhere/cert", "--tls-key-file=/nowhere/key"];
+    assert_refused(&tls, 1, "TLS is not in this build yet");
+}
+
+/// server:154 server:154a server:155 server:156
+#[test]
+fn values_that_make_no_sense_are_refused() {
+    let open = "--insecure-disable-auth";
+    assert_refused(&[open, "--log-format", "yaml"], 2, "json or text");
+    assert_refused(&[open, "--log-level", "trace"], 2, "debug, info, warn or error");
+    for size in ["0", "-1", "4294967296"] {
+        assert_refused(&[open, &format!("--engine-block-size={size}")], 2, "--engine-block-size");
+    }
+    assert_refused(&[open, "--engine-block-size=many"], 2, "--engine-block-size");
+    assert_refused(&[open, "--tls-cert-file=/nowhere"], 2, "--tls-key-file");
+    assert_refused(&[open, "--tls-key-file=/nowhere"], 2, "--tls-cert-file");
+    assert_refused(&[open, "--tls-cert-file=/nowhere", "--tls-key-file=/nowhere"], 1, "");
+    assert_refused(&[open, "--grpc-bind-adress=:1"], 2, "did you mean --grpc-bind-address?");
+    assert_refused(&[open, "--lame-duck=3"], 2, "--lame-duck");
+    assert_refused(&[open, "--index-sweep-interval=0"], 2, "--index-sweep-interval");
+    assert_refused(&[open, "--index-max-entries=-1"], 2, "--index-max-entries");
+    assert_refused(&[open, "--grpc-max-message-bytes=0"], 2, "--grpc-max-message-bytes");
+    assert_refused(&[open, "stray"], 2, "unexpected argument");
+}
+
+#[test]
+fn help_names_every_flag() {
+    let Output { status, stdout, .. } = command(&["--help"]).output().expect("the binary starts");
+    let help = String::from_utf8(stdout).expect("UTF-8");
+    assert_eq!(status.code(), Some(0));
+    for flag in [
+        "grpc-bind-address",
+        "http-bind-address",
+        "snapshot-bind-address",
+        "allowed-controller-sa",
+        "insecure-disable-auth",
+        "controller-audience",
+        "policy-audience",
+        "tls-cert-file",
+        "tls-key-file",
+        "tokenizer-models-dir",
+        "engine-block-size",
+        "log-format",
+        "log-level",
+        "lame-duck",
+    ] {
+        assert!(help.contains(&format!("--{flag}")), "{flag} is missing");
+    }
+}
+
+/// server:153 server:158 server:161 server:163
+#[test]
+fn it_serves_until_it_is_told_to_end() {
+    for signal in ["-TERM", "-INT"] {
+        let server = Running::start(&["--controller-audience=", "--policy-audience="]);
+        let metrics = server.get("/metrics").expect("served");
+        assert!(metrics.contains("\ninferencecache_server_up 1\n"));
+        assert!(metrics.contains("\ninferencecache_server_grpc_tls_enabled 0\n"));
+        assert!(metrics.contains("\ninferencecache_build_info{commit=\"unknown\",version=\"dev\"} 1\n"));
+        let startup = server.lines.lock().expect("unpoisoned").iter().find(|line| message(line) == "startup").cloned();
+        let startup: serde_json::Value = serde_json::from_str(&startup.expect("logged")).expect("JSON");
+        assert_eq!((&startup["level"], &startup["grpc_tls"]), (&"INFO".into(), &false.into()));
+        assert_eq!((&startup["version"], &startup["commit"]), (&"dev".into(), &"unknown".into()));
+        assert_eq!(startup["grpc_addr"], server.grpc);
+        assert_eq!(startup["http_addr"], server.http);
+        assert!(startup["snapshot_addr"].is_string());
+        server.signal(signal);
+        let (status, said) = server.ended();
+        assert_eq!(status.code(), Some(0));
+        assert_eq!(
+            said,
+            ["controller_auth_disabled", "startup", "graceful_shutdown_started", "graceful_shutdown_done"]
+        );
+    }
+}
+
+/// server:162
+#[test]
+fn an_open_report_does_not_hold_it_back() {
+    let server = Running::start(&[]);
+    let runtime = runtime();
+    let _guard = runtime.enter();
+    let mut client = InferenceCacheClient::new(channel(&server.grpc, &ClientOptions::default()).expect("an address"));
+    let call = runtime.spawn(async move { client.report_cache_state(tokio_stream::pending()).await.map(|_| ()) });
+    // The call is open once another one on the same server was answered after it.
+    let hints = HintClient::new(&server.grpc, &ClientOptions { call_timeout: PATIENCE, ..Default::default() });
+    runtime.block_on(async { hints.expect("an address").lookup(pb::LookupRouteRequest::default()).await });
+    let start = Instant::now();
+    server.signal("-TERM");
+    let (status, _) = server.ended();
+    assert_eq!(status.code(), Some(0));
+    assert!(start.elapsed() < Duration::from_secs(10));
+    assert!(runtime.block_on(call).expect("joined").is_err());
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let server = Running::start(&["--lame-duck=10m"]);
+    server.signal("-TERM");
+    server.until("not ready", || server.get("/readyz").is_some_and(|answer| answer.contains(" 503 ")));
+    server.signal("-TERM");
+    let (status, said) = server.ended();
+    assert_eq!(status.code(), Some(1));
+    assert_eq!(said[2..], ["graceful_shutdown_started", "graceful_shutdown_interrupted"]);
+}
+
+/// server:160
+#[test]
+fn a_port_in_use_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let taken = taken.local_addr().expect("bound").to_string();
+    for flag in ["grpc-bind-address", "http-bind-address", "snapshot-bind-address"] {
+        let mut flags = vec!["--insecure-disable-auth".to_owned()];
+        for other in ["grpc-bind-address", "http-bind-address", "snapshot-bind-address"] {
+            flags.push(format!("--{other}={}", if other == flag { &taken } else { "127.0.0.1:0" }));
+        }
+        let (code, text) = refused(&flags.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(code, 1);
+        let errors: Vec<_> = text.lines().filter(|line| message(line) == "serve_error").collect();
+        assert_eq!(errors.len(), 1, "once: {text}");
+        assert!(errors[0].contains(&taken) && errors[0].contains("\"level\":\"ERROR\""), "{text}");
+    }
+}
+
+/// server:154
+#[test]
+fn log_options_are_forgiving() {
+    let flags = ["--insecure-disable-auth", "--log-format= Text ", "--log-level=WARNING", "--grpc-bind-address=x"];
+    let (code, text) = refused(&flags);
+    assert_eq!(code, 1);
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    assert!(lines[0].starts_with("time=") && lines[0].contains(" level=WARN msg=controller_auth_disabled reason="));
+    assert!(lines[1].contains(" level=ERROR msg=serve_error err=\""));
+}
+
+#[test]
+fn a_tokenizer_directory_is_not_silently_ignored() {
+    let server = Running::start(&["--tokenizer-models-dir=/models"]);
+    let lines = server.lines.lock().expect("unpoisoned").clone();
+    let warning = lines.iter().find(|line| message(line) == "tokenizer_models_dir_ignored").expect("warned");
+    let warning: serde_json::Value = serde_json::from_str(warning).expect("JSON");
+    assert_eq!((&warning["level"], &warning["tokenizer_models_dir"]), (&"WARN".into(), &"/models".into()));
+    assert!(warning["reason"].is_string() && warning["effect"].is_string());
+}
+
+/// server:83
+#[test]
+fn lookups_are_never_logged() {
+    let server = Running::start(&["--log-level=debug"]);
+    let runtime = runtime();
+    runtime.block_on(async {
+        let options = ClientOptions { call_timeout: PATIENCE, ..ClientOptions::default() };
+        let client = HintClient::new(&server.grpc, &options).expect("an address");
+        for model in ["m", "", "x"] {
+            let request = pb::LookupRouteRequest {
+                model_id: model.to_owned(),
+                tenant_id: "t".to_owned(),
+                hash_scheme: "vllm".to_owned(),
+                prompt_text: "a secret".to_owned(),
+                ..Default::default()
+            };
+            let hint = client.lookup(request).await;
+            assert_eq!((hint.response.reason_code.as_str(), hint.degraded), ("NO_HINT", None));
+        }
+    });
+    server.signal("-TERM");
+    let (_, said) = server.ended();
+    assert_eq!(said, ["controller_auth_disabled", "startup", "graceful_shutdown_started", "graceful_shutdown_done"]);
+}
