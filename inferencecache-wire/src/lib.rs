@@ -26,3 +26,5 @@ pub mod snapshot;
 mod strict;
 #[cfg(feature = "subscriber")]
 pub mod subscriber;
+#[cfg(feature = "testkit")]
+pub mod testkit;

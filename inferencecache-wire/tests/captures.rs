@@ -70,7 +70,7 @@ impl Server {
 fn replay(capture: &Capture) -> (usize, usize, Vec<String>) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/captures").join(capture.file);
     let text = std::fs::read_to_string(path).expect("the capture");
-    let mut ingest = Ingest::new(MsgpackDecoder::default(), Rules::default(), true, 10_000);
+    let mut ingest = Ingest::new(MsgpackDecoder::default(), Rules::default(), true, 100);
     let (mut server, mut out, mut notices) = (Server::default(), Vec::new(), Vec::new());
     let (mut right, mut total, mut wrong, mut after_reset) = (0, 0, Vec::new(), false);
     for (line, row) in text.lines().enumerate() {

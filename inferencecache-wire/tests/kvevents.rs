@@ -137,7 +137,7 @@ impl Machine {
     fn call(&self, delivery: &Delivery) -> Value {
         let name = |adapter| self.inner.map.adapters().name(adapter).to_string();
         match delivery {
-            Delivery::Report { at, entries } => serde_json::json!({
+            Delivery::Report { at, entries, .. } => serde_json::json!({
                 "rpc": "ReportCacheState",
                 "timestamp_us": at,
                 "prefixes": entries.iter().map(|entry| serde_json::json!({

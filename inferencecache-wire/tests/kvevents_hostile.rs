@@ -96,7 +96,7 @@ fn lengths_that_lie_are_refused_at_once_and_without_memory() {
 #[test]
 fn decoding_and_applying_known_blocks_allocates_nothing() {
     let payload = unhex(GOOD);
-    let mut ingest = Ingest::new(MsgpackDecoder::default(), Rules::default(), true, 10_000);
+    let mut ingest = Ingest::new(MsgpackDecoder::default(), Rules::default(), true, 100);
     let (mut out, mut notices) = (Vec::new(), Vec::new());
     let mut once = || {
         ingest.apply(Message { connection: 0, sequence: Some(1), payload: &payload }, 0, &mut out, &mut notices).is_ok()

@@ -87,6 +87,12 @@ pub trait EngineDecoder: Send + 'static {
     fn decode(&mut self, payload: &[u8], sink: &mut dyn BatchSink) -> Result<(), BatchError>;
 }
 
+impl<D: EngineDecoder + ?Sized> EngineDecoder for Box<D> {
+    fn decode(&mut self, payload: &[u8], sink: &mut dyn BatchSink) -> Result<(), BatchError> {
+        (**self).decode(payload, sink)
+    }
+}
+
 /// The decoder for every released vLLM and SGLang.
 ///
 /// ```

@@ -1,7 +1,6 @@
 //! What a subscriber is told: who it speaks for, where the engine and the server are, and how events are read.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 /// What to make of a store that continues a block nobody has announced.
@@ -100,8 +99,8 @@ pub struct Config {
     pub startup_clear: bool,
     /// A pair that was reported and acknowledged is not reported again in the same tier for so long. Default 10 s.
     pub refresh_min_interval: Duration,
-    /// Where `/healthz`, `/readyz` and `/metrics` are served. Default nowhere.
-    pub health_bind_address: Option<SocketAddr>,
+    /// Where `/healthz`, `/readyz` and `/metrics` are served: `host:port`, or `:port` for all addresses. Default nowhere.
+    pub health_bind_address: Option<String>,
 }
 
 /// Default of [`Config::window`].

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 use inferencecache_core::time::Micros;
 
-use super::blockmap::{BlockMap, Notice, Op, Outcome, StreamId};
+use super::blockmap::{BlockMap, Notice, Op, Outcome, StreamId, Ticks};
 use super::config::Rules;
 use super::sequence::SequenceTracker;
 use super::window::{Outgoing, Window};
@@ -54,7 +54,9 @@ pub struct EventTally {
 /// What one stream has reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// Data-parallel rank.
+    /// Which of our connections.
+    pub connection: u16,
+    /// Data-parallel rank, if batches name it.
     pub rank: Option<i64>,
     /// The last engine sequence all of whose consequences are settled; `None` before the first.
     pub sequence: Option<u64>,
@@ -62,6 +64,7 @@ pub struct Progress {
 
 #[derive(Debug, Default)]
 struct History {
+    connection: u16,
     rank: Option<i64>,
     settled: Option<u64>,
     /// (ordinal, sequence) of batches that are not known to be settled, oldest first.
@@ -87,12 +90,12 @@ struct State {
     /// Connection and stream of the last batch that could be decoded.
     last: Option<(u16, StreamId)>,
     outcome: Outcome,
-    refresh_min_ms: u32,
+    refresh_min: Ticks,
 }
 
 impl<D: EngineDecoder> Ingest<D> {
-    /// Knows nothing yet. `refresh_min_ms`: repetitions of an acknowledged report within that time are left out.
-    pub fn new(decoder: D, rules: Rules, startup_clear: bool, refresh_min_ms: u32) -> Self {
+    /// Knows nothing yet. `refresh_min`: repetitions of an acknowledged report within that time are left out.
+    pub fn new(decoder: D, rules: Rules, startup_clear: bool, refresh_min: Ticks) -> Self {
         let state = State {
             map: BlockMap::new(rules),
             window: Window::default(),
@@ -102,7 +105,7 @@ impl<D: EngineDecoder> Ingest<D> {
             histories: Vec::new(),
             last: None,
             outcome: Outcome::default(),
-            refresh_min_ms,
+            refresh_min,
         };
         Self { decoder, state }
     }
@@ -115,14 +118,14 @@ impl<D: EngineDecoder> Ingest<D> {
     pub fn apply(
         &mut self,
         message: Message<'_>,
-        now_ms: u32,
+        now: Ticks,
         out: &mut Vec<Outgoing>,
         notices: &mut Vec<Notice>,
     ) -> Result<Micros, BatchError> {
         let state = &mut self.state;
         state.ordinal += 1;
         state.tally.batches += 1;
-        let mut current = Current { state, message, now_ms, out, stream: None, at: 0 };
+        let mut current = Current { state, message, now, out, stream: None, at: 0 };
         let decoded = self.decoder.decode(message.payload, &mut current);
         let (stream, at) = (current.stream, current.at);
         let state = &mut self.state;
@@ -145,6 +148,12 @@ impl<D: EngineDecoder> Ingest<D> {
             state.remember(stream, sequence);
         }
         result
+    }
+
+    /// Whether the window holds anything.
+    #[must_use]
+    pub fn is_gathering(&self) -> bool {
+        self.state.window.ordinal().is_some()
     }
 
     /// Appends what the window holds.
@@ -178,7 +187,7 @@ impl<D: EngineDecoder> Ingest<D> {
                 history.settled = Some(sequence);
                 history.open.pop_front();
             }
-            Progress { rank: history.rank, sequence: history.settled }
+            Progress { connection: history.connection, rank: history.rank, sequence: history.settled }
         })
     }
 }
@@ -201,7 +210,7 @@ impl State {
 struct Current<'a> {
     state: &'a mut State,
     message: Message<'a>,
-    now_ms: u32,
+    now: Ticks,
     out: &'a mut Vec<Outgoing>,
     stream: Option<StreamId>,
     at: Micros,
@@ -214,7 +223,11 @@ impl BatchSink for Current<'_> {
         if new {
             let verdict = state.tracker.first(self.message.sequence);
             state.map.set_fresh(stream, verdict.fresh);
-            state.histories.push(History { rank: head.rank, ..History::default() });
+            state.histories.push(History {
+                connection: self.message.connection,
+                rank: head.rank,
+                ..History::default()
+            });
             if verdict.clear {
                 state.window.push(Op::Clear, 0, state.ordinal, self.out);
             }
@@ -245,7 +258,7 @@ impl BatchSink for Current<'_> {
         for op in state.outcome.ops.drain(..) {
             match &op {
                 Op::Add { report, again } => {
-                    if !again && state.map.repeats(report, self.now_ms, state.refresh_min_ms) {
+                    if !again && state.map.repeats(report, self.now, state.refresh_min) {
                         continue;
                     }
                     state.map.hand_on(report);

@@ -1,12 +1,228 @@
 //! The subscriber: turns one engine's KV-cache events into reports to the policy server.
 //!
 //! ```text
-//! frame ──> ingest { kvevents decoder ──> blockmap ──> window } ──> deliveries
+//! engine ══ZMQ══> source ──> ingest { kvevents ──> blockmap ──> window } ──> dispatch ──> forward ══gRPC══> server
+//!                 thread     └───────────────── receive task ──────────────────────┘      tasks
+//! ```
+//!
+//! 1. Only digests, counts, tiers, adapter names and identity leave the process. Tokens never do, nor are they logged.
+//! 2. The receive task never waits for a call: a slow or absent server does not slow down the engine.
+//! 3. For any one hash the server sees operations in state order; a clear is a barrier in both directions.
+//! 4. What the server may have lost is reported again from the map: after a failure, and on every new connection.
+//! 5. Everything that grows is bounded: tracked blocks, adapter names, waiting messages, queued calls, withdrawals.
+//!
+//! | Bound | Value | Seen in |
+//! |---|---|---|
+//! | tracked blocks | `max_tracked_blocks` | `map_evictions_total` |
+//! | adapter names | [`blockmap::MAX_ADAPTERS`], [`blockmap::MAX_ADAPTER_NAME`] | `dropped_blocks_total{reason="lora"}` |
+//! | waiting messages | [`source::MAX_WAITING_BYTES`] | `dropped_messages_total` |
+//! | queued calls | [`dispatch::MAX_QUEUED`], then [`withdrawals::MAX_WITHDRAWALS`] | `pending_reports`, `pending_evictions` |
+//!
+//! Not here yet: gaps, replay and restarts ([`sequence`] is their place), repetition of live blocks, engine statistics.
+//!
+//! ```no_run
+//! use inferencecache_wire::subscriber::Subscriber;
+//! use inferencecache_wire::subscriber::config::{Config, Identity};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let identity = Identity {
+//!     replica_id: "vllm-0".to_owned(),
+//!     model_id: "m".to_owned(),
+//!     hash_scheme: "vllm".to_owned(),
+//!     ..Identity::default()
+//! };
+//! let subscriber = Subscriber::builder(Config { identity, ..Config::default() }).build()?;
+//! subscriber.run(std::future::pending()).await;
+//! # Ok(())
+//! # }
 //! ```
 
 pub mod blockmap;
 pub mod config;
 pub mod content;
+pub mod dispatch;
+pub mod endpoint;
+pub mod forward;
+pub mod health;
 pub mod ingest;
+mod limit;
+pub mod link;
+pub mod metrics;
+mod pump;
+mod recovery;
 pub mod sequence;
+pub mod source;
 pub mod window;
+pub mod withdrawals;
+
+use std::fmt;
+
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use self::config::Config;
+use self::forward::{BadAddress, Client};
+use self::metrics::Metrics;
+use self::pump::Pump;
+use self::source::{EventSource, ZmqOptions, ZmqSource};
+use crate::kvevents::{EngineDecoder, MsgpackDecoder};
+
+/// Why a subscriber cannot be built. No outage of engine or server is among the reasons.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The server's address cannot be used.
+    #[error(transparent)]
+    Server(#[from] BadAddress),
+    /// No thread for the engine's socket.
+    #[error("no thread for the engine socket")]
+    Thread(#[source] std::io::Error),
+    /// The metrics could not be registered.
+    #[error("metrics cannot be registered")]
+    Metrics(#[from] prometheus::Error),
+}
+
+/// How a subscriber has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Drained {
+    /// Everything was delivered.
+    Completely,
+    /// Time ran out first.
+    Partly,
+}
+
+/// Puts a [`Subscriber`] together.
+#[must_use]
+pub struct Builder {
+    config: Config,
+    source: Option<Box<dyn EventSource>>,
+    decoder: Box<dyn EngineDecoder>,
+    listener: Option<TcpListener>,
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl Builder {
+    /// Takes engine messages from elsewhere than the ZMQ endpoint of the configuration.
+    pub fn source(mut self, source: impl EventSource) -> Self {
+        self.source = Some(Box::new(source));
+        self
+    }
+
+    /// Decodes batches of an engine that is neither vLLM nor SGLang.
+    pub fn decoder(mut self, decoder: impl EngineDecoder) -> Self {
+        self.decoder = Box::new(decoder);
+        self
+    }
+
+    /// Serves probes and metrics on a listener that is already bound, instead of the address of the configuration.
+    pub fn health_listener(mut self, listener: TcpListener) -> Self {
+        self.listener = Some(listener);
+        self
+    }
+
+    /// Opens the engine socket and prepares the channel to the server. Waits for neither. Must be called within a Tokio
+    /// runtime.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError`].
+    pub fn build(self) -> Result<Subscriber, BuildError> {
+        let Self { config, source, decoder, listener } = self;
+        let client = Client::new(&config.server, config.identity.clone(), config.rpc_timeout)?;
+        let metrics = Metrics::new()?;
+        let source = match source {
+            Some(source) => source,
+            None => {
+                let options = ZmqOptions {
+                    connection: 0,
+                    endpoint: config.engine_endpoint.clone(),
+                    topic: config.topic.clone(),
+                    rcvhwm: config.zmq_rcvhwm,
+                    backoff: config.reconnect_backoff,
+                };
+                Box::new(ZmqSource::start(options).map_err(BuildError::Thread)?)
+            }
+        };
+        Ok(Subscriber { config, source, decoder, listener, client, metrics })
+    }
+}
+
+/// A subscriber that is ready to run.
+pub struct Subscriber {
+    config: Config,
+    source: Box<dyn EventSource>,
+    decoder: Box<dyn EngineDecoder>,
+    listener: Option<TcpListener>,
+    client: Client,
+    metrics: Metrics,
+}
+
+impl fmt::Debug for Subscriber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subscriber").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl Subscriber {
+    /// Starts to put one together.
+    pub fn builder(config: Config) -> Builder {
+        Builder { config, source: None, decoder: Box::new(MsgpackDecoder::default()), listener: None }
+    }
+
+    /// What it counts. The handle stays valid while it runs.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        self.metrics.clone()
+    }
+
+    /// Runs until `shutdown` resolves, then delivers what is queued, for at most 5 s. No outage ends it earlier.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Drained {
+        let Self { config, source, decoder, listener, client, metrics } = self;
+        let ended = CancellationToken::new();
+        let health = serve_health(listener, config.health_bind_address.clone(), metrics.clone(), ended.clone());
+        let pump = Pump::new(config, source, decoder, client, metrics);
+        let events = async {
+            let drained = pump.run(shutdown).await;
+            ended.cancel();
+            drained
+        };
+        let (drained, ()) = tokio::join!(events, health);
+        if drained { Drained::Completely } else { Drained::Partly }
+    }
+}
+
+/// Serves probes and metrics until `ended`. A port that is taken is a warning.
+async fn serve_health(
+    listener: Option<TcpListener>,
+    address: Option<String>,
+    metrics: Metrics,
+    ended: CancellationToken,
+) {
+    let listener = match (listener, address) {
+        (Some(listener), _) => listener,
+        (None, None) => return,
+        (None, Some(address)) => match health::bind(&address).await {
+            Ok(listener) => listener,
+            Err(error) => {
+                tracing::warn!(address, err = %error, "health listener cannot bind; probes and metrics are off");
+                return;
+            }
+        },
+    };
+    let served = axum::serve(listener, health::router(metrics)).into_future();
+    tokio::select! {
+        result = served => {
+            if let Err(error) = result {
+                tracing::warn!(err = %error, "health listener ended");
+            }
+        }
+        () = ended.cancelled() => {}
+    }
+}

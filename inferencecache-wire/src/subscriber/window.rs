@@ -27,6 +27,8 @@ pub enum Delivery {
         at: Micros,
         /// What it reports, in order.
         entries: Vec<Report>,
+        /// Falls of tier. What they name may have left the map: moved to a tier that announces nothing.
+        downgrade: bool,
     },
     /// A `PREFIX_EVICTED` event.
     Evict {
@@ -73,7 +75,7 @@ impl Window {
             Op::Add { report, .. } => self.add(report, at, ordinal, out),
             Op::Downgrade(entries) => {
                 self.flush(out);
-                out.push(Outgoing { ordinal, delivery: Delivery::Report { at, entries } });
+                out.push(Outgoing { ordinal, delivery: Delivery::Report { at, entries, downgrade: true } });
             }
             Op::Evict { digest, adapter, sent } => {
                 self.flush(out);
@@ -91,7 +93,8 @@ impl Window {
     /// Appends what is gathered, if anything, as one report.
     pub fn flush(&mut self, out: &mut Vec<Outgoing>) {
         if let Some(ordinal) = self.ordinal {
-            let delivery = Delivery::Report { at: self.at, entries: std::mem::take(&mut self.entries) };
+            let entries = std::mem::take(&mut self.entries);
+            let delivery = Delivery::Report { at: self.at, entries, downgrade: false };
             out.push(Outgoing { ordinal, delivery });
             self.reset();
         }
@@ -148,7 +151,7 @@ mod tests {
         assert_eq!((out.len(), window.ordinal()), (0, Some(1)));
         window.flush(&mut out);
         let entries = vec![report(1, Tier::T1), report(2, Tier::T1)];
-        assert_eq!(out, [Outgoing { ordinal: 1, delivery: Delivery::Report { at: 20, entries } }]);
+        assert_eq!(out, [Outgoing { ordinal: 1, delivery: Delivery::Report { at: 20, entries, downgrade: false } }]);
         window.flush(&mut out);
         assert_eq!((out.len(), window.ordinal()), (1, None));
     }

@@ -5,14 +5,17 @@ use std::ops::Range;
 
 use super::{AdapterId, BlockMap, Report};
 
+/// Tenths of a second on the caller's clock: 13 years fit.
+pub type Ticks = u32;
+
 impl BlockMap {
-    /// Whether a report would only repeat one that the server has acknowledged within the last `interval_ms`.
+    /// Whether a report would only repeat one that the server has acknowledged within the last `interval`.
     #[must_use]
-    pub fn repeats(&self, report: &Report, now_ms: u32, interval_ms: u32) -> bool {
+    pub fn repeats(&self, report: &Report, now: Ticks, interval: Ticks) -> bool {
         self.pairs
             .find(report.adapter, report.digest)
             .and_then(|pair| self.pairs.acknowledged(pair, report.tier))
-            .is_some_and(|at| now_ms.saturating_sub(at) < interval_ms)
+            .is_some_and(|at| now.saturating_sub(at) < interval)
     }
 
     /// A report is on its way to the server.
@@ -29,10 +32,27 @@ impl BlockMap {
         }
     }
 
-    /// The server has acknowledged a report. `now_ms` is the caller's clock, as for [`repeats`](Self::repeats).
-    pub fn acknowledge(&mut self, report: &Report, now_ms: u32) {
+    /// A call with a report of the pair starts.
+    pub fn begin_sending(&mut self, adapter: AdapterId, digest: u64) {
+        if let Some(pair) = self.pairs.find(adapter, digest) {
+            self.pairs.set_sending(pair, true);
+        }
+    }
+
+    /// The call has ended. `arrived`: the report may have reached the server.
+    pub fn end_sending(&mut self, adapter: AdapterId, digest: u64, arrived: bool) {
+        if let Some(pair) = self.pairs.find(adapter, digest) {
+            self.pairs.set_sending(pair, false);
+            if arrived {
+                self.pairs.mark_sent(pair);
+            }
+        }
+    }
+
+    /// The server has acknowledged a report.
+    pub fn acknowledge(&mut self, report: &Report, now: Ticks) {
         if let Some(pair) = self.pairs.find(report.adapter, report.digest) {
-            self.pairs.acknowledge(pair, report.tier, now_ms);
+            self.pairs.acknowledge(pair, report.tier, now);
         }
     }
 
@@ -46,6 +66,11 @@ impl BlockMap {
     /// Everything must be reported again.
     pub fn mark_all_dirty(&mut self) {
         self.pairs.mark_all_dirty();
+    }
+
+    /// Some pair must be reported again, if any is held.
+    pub fn mark_any_dirty(&mut self) {
+        self.pairs.mark_any_dirty();
     }
 
     /// Pairs that wait to be reported again.

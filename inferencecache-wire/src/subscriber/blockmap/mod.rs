@@ -28,6 +28,7 @@ mod stored;
 mod streams;
 
 pub use adapters::{AdapterId, Adapters, MAX_ADAPTER_NAME, MAX_ADAPTERS};
+pub use delivery::Ticks;
 pub use places::Tier;
 pub use streams::StreamId;
 

@@ -8,7 +8,7 @@ use std::hash::BuildHasher;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
-use super::{AdapterId, Report, Tier};
+use super::{AdapterId, Report, Ticks, Tier};
 
 /// Index of a pair; valid until its last block goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,8 +18,10 @@ pub(super) struct PairId(pub(super) u32);
 const DIRTY: u8 = 1;
 /// A report of the pair may have reached the server.
 const SENT: u8 = 2;
+/// A call with a report of the pair is in flight.
+const SENDING: u8 = 4;
 /// The slot is free.
-const FREE: u8 = 4;
+const FREE: u8 = 8;
 
 #[derive(Debug, Clone, Copy)]
 struct Pair {
@@ -31,8 +33,8 @@ struct Pair {
     blocks: u32,
     /// Tokens of the whole prefix, saturated to what the wire carries.
     tokens: u32,
-    /// When a report was last acknowledged, in milliseconds of the caller's clock; 0 when the last one was not yet.
-    acknowledged_ms: u32,
+    /// When a report was last acknowledged, on the caller's clock; 0 when the last one was not yet.
+    acknowledged_at: Ticks,
     adapter: AdapterId,
     /// Tier of the last report that was handed on: 1 or 2, 0 for none.
     handed_on: u8,
@@ -79,7 +81,7 @@ impl Pairs {
             return Some(id);
         }
         let pair =
-            Pair { digest, t1: 0, t2: 0, blocks: 0, tokens, acknowledged_ms: 0, adapter, handed_on: 0, flags: 0 };
+            Pair { digest, t1: 0, t2: 0, blocks: 0, tokens, acknowledged_at: 0, adapter, handed_on: 0, flags: 0 };
         let slot = match self.free {
             Some(slot) => {
                 let next = self.slots[slot as usize].blocks;
@@ -191,28 +193,33 @@ impl Pairs {
 
     /// Whether a report of the pair may have reached the server.
     pub(super) fn sent(&self, id: PairId) -> bool {
-        self.slots[id.0 as usize].flags & SENT != 0
+        self.slots[id.0 as usize].flags & (SENT | SENDING) != 0
     }
 
     pub(super) fn mark_sent(&mut self, id: PairId) {
         self.slots[id.0 as usize].flags |= SENT;
     }
 
+    pub(super) fn set_sending(&mut self, id: PairId, sending: bool) {
+        let flags = &mut self.slots[id.0 as usize].flags;
+        *flags = if sending { *flags | SENDING } else { *flags & !SENDING };
+    }
+
     /// When a report of this tier was acknowledged, if no other report was handed on since.
-    pub(super) fn acknowledged(&self, id: PairId, tier: Tier) -> Option<u32> {
+    pub(super) fn acknowledged(&self, id: PairId, tier: Tier) -> Option<Ticks> {
         let pair = &self.slots[id.0 as usize];
-        (pair.handed_on == wire_tier(tier) && pair.acknowledged_ms > 0).then_some(pair.acknowledged_ms)
+        (pair.handed_on == wire_tier(tier) && pair.acknowledged_at > 0).then_some(pair.acknowledged_at)
     }
 
     pub(super) fn hand_on(&mut self, id: PairId, tier: Tier) {
         let pair = &mut self.slots[id.0 as usize];
-        (pair.handed_on, pair.acknowledged_ms) = (wire_tier(tier), 0);
+        (pair.handed_on, pair.acknowledged_at) = (wire_tier(tier), 0);
     }
 
-    pub(super) fn acknowledge(&mut self, id: PairId, tier: Tier, now_ms: u32) {
+    pub(super) fn acknowledge(&mut self, id: PairId, tier: Tier, now: Ticks) {
         let pair = &mut self.slots[id.0 as usize];
         if pair.handed_on == wire_tier(tier) {
-            pair.acknowledged_ms = now_ms.max(1);
+            pair.acknowledged_at = now.max(1);
         }
     }
 
@@ -221,6 +228,13 @@ impl Pairs {
         if pair.flags & DIRTY == 0 {
             pair.flags |= DIRTY;
             self.dirty += 1;
+        }
+    }
+
+    pub(super) fn mark_any_dirty(&mut self) {
+        let mut ids = (0..).map(PairId).take(self.slots.len());
+        if let Some(id) = ids.find(|&id| self.slots[id.0 as usize].flags & FREE == 0 && self.tier(id).is_some()) {
+            self.mark_dirty(id);
         }
     }
 

@@ -1,0 +1,384 @@
+//! Which call to the server may start now, and what becomes of one that failed.
+//!
+//! ```text
+//!            deliveries                          a call failed, the queue is full, the connection broke
+//!                │                                                     │
+//!  flowing       ▼                                                     ▼
+//!            queue, in order ──> calls          recovering: [clear] ─> withdrawals ─> dirty pairs of the map ──> flowing
+//! ```
+//!
+//! 1. For any one digest the server sees operations in state order. Calls start in queue order; an eviction waits for a
+//!    report of its digest in flight and the reverse. At most one report, and at most [`MAX_EVICTIONS`] evictions of
+//!    different digests are in flight.
+//! 2. A clear starts when nothing is in flight, and nothing starts before it has ended.
+//! 3. While recovering nothing queues up; what is held waits in the map, what is not held any more in
+//!    a bounded set, and one call at a time is tried until the first succeeds.
+//! 4. After a failure, and on every new connection after the first, everything held is reported again, spread over ten
+//!    seconds: the server may have started empty.
+//!
+//! A pure machine: time is passed in, calls are made by the caller.
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use inferencecache_core::time::Micros;
+
+use super::blockmap::{AdapterId, BlockMap, Report, Ticks};
+use super::recovery::{Next, Recovery, Traffic};
+use super::window::{Delivery, Outgoing};
+
+/// Evictions in flight at once.
+pub const MAX_EVICTIONS: usize = 64;
+/// Entries and events that may queue up while the server is slow; beyond it they fold back into the map.
+pub const MAX_QUEUED: usize = 65_536;
+/// How often a part of everything held is reported again, and in how many parts at most.
+const SWEEP: (Duration, usize) = (Duration::from_millis(100), 95);
+/// Places of the map that one part covers at least.
+const SWEEP_STEP: usize = 256;
+
+/// One call to the server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Call {
+    /// `ReportCacheState`.
+    Report {
+        /// Time of the update; 0 is the server's now.
+        at: Micros,
+        /// Its entries; any number.
+        entries: Arc<Vec<Report>>,
+    },
+    /// `PublishEvent` of `PREFIX_EVICTED`.
+    Evict {
+        /// Time of the event.
+        at: Micros,
+        /// Digest of the pair.
+        digest: u64,
+        /// Partition of the pair.
+        adapter: AdapterId,
+    },
+    /// `PublishEvent` of `ALL_CLEARED`.
+    Clear {
+        /// Time of the event.
+        at: Micros,
+    },
+}
+
+/// Names a call between its start and its end.
+pub type CallId = u64;
+
+/// How a call ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// The server has accepted it.
+    Accepted,
+    /// It failed, but may have reached the server.
+    Failed,
+    /// It failed, and there was no connection at any time.
+    NeverSent,
+}
+
+/// The moment, on the three clocks that matter.
+#[derive(Debug, Clone, Copy)]
+pub struct Now {
+    /// For waits.
+    pub instant: Instant,
+    /// For reports made from the map.
+    pub wall: Micros,
+    /// For [`BlockMap::repeats`].
+    pub ticks: Ticks,
+}
+
+#[derive(Debug)]
+struct Queued {
+    ordinal: Option<u64>,
+    delivery: Delivery,
+}
+
+#[derive(Debug)]
+struct InFlight {
+    ordinal: Option<u64>,
+    call: Call,
+    downgrade: bool,
+}
+
+#[derive(Debug)]
+struct Sweep {
+    next: usize,
+    step: usize,
+    due: Instant,
+}
+
+/// The machine. It shares the map with the one that fills it.
+#[derive(Debug, Default)]
+pub struct Dispatcher {
+    queue: VecDeque<Queued>,
+    queued: usize,
+    queued_evictions: usize,
+    in_flight: BTreeMap<CallId, InFlight>,
+    evicting: HashSet<u64>,
+    reporting: Option<HashSet<u64>>,
+    clearing: bool,
+    recovery: Option<Recovery>,
+    sweep: Option<Sweep>,
+    /// A sweep is due once the queue flows.
+    sweep_wanted: bool,
+    /// The process is about to end.
+    hurrying: bool,
+    next_id: CallId,
+    draws: u64,
+    /// Full reports that were begun.
+    pub sweeps: u64,
+}
+
+impl Dispatcher {
+    /// Takes one delivery. The batch it comes from is already in the map.
+    pub fn offer(&mut self, outgoing: Outgoing, map: &mut BlockMap, now: Now) {
+        let Outgoing { ordinal, delivery } = outgoing;
+        if let Some(recovery) = &mut self.recovery {
+            recovery.absorb(Some(ordinal), delivery, map);
+            return;
+        }
+        self.queued += weight(&delivery);
+        self.queued_evictions += usize::from(matches!(delivery, Delivery::Evict { .. }));
+        self.queue.push_back(Queued { ordinal: Some(ordinal), delivery });
+        if self.queued > MAX_QUEUED {
+            self.recover(map, now, false);
+        }
+    }
+
+    /// The next call that may start; ask until there is none.
+    pub fn next_call(&mut self, map: &mut BlockMap, now: Now) -> Option<(CallId, Call)> {
+        if let Some((call, downgrade)) = self.recovery_call(map, now) {
+            return Some(self.start(None, call, downgrade, map));
+        }
+        if self.recovery.is_some() {
+            return None;
+        }
+        self.continue_sweep(map, now);
+        let ready = match &self.queue.front()?.delivery {
+            Delivery::Report { entries, .. } => self.may_report(entries),
+            Delivery::Evict { digest, .. } => self.may_evict(*digest),
+            Delivery::Clear { .. } => self.in_flight.is_empty(),
+        };
+        if self.clearing || !ready {
+            return None;
+        }
+        let Queued { ordinal, delivery } = self.queue.pop_front()?;
+        self.queued -= weight(&delivery);
+        let (call, downgrade) = match delivery {
+            Delivery::Report { at, entries, downgrade } => (Call::Report { at, entries: Arc::new(entries) }, downgrade),
+            Delivery::Evict { at, digest, adapter, .. } => {
+                self.queued_evictions -= 1;
+                (Call::Evict { at, digest, adapter }, false)
+            }
+            Delivery::Clear { at } => (Call::Clear { at }, false),
+        };
+        Some(self.start(ordinal, call, downgrade, map))
+    }
+
+    /// Takes the end of a call.
+    pub fn ended(&mut self, id: CallId, ended: Ended, map: &mut BlockMap, now: Now) {
+        let Some(InFlight { ordinal, call, downgrade }) = self.in_flight.remove(&id) else { return };
+        match &call {
+            Call::Report { .. } => self.reporting = None,
+            Call::Evict { digest, .. } => {
+                self.evicting.remove(digest);
+            }
+            Call::Clear { .. } => self.clearing = false,
+        }
+        if let Call::Report { entries, .. } = &call {
+            let arrived = ended != Ended::NeverSent;
+            entries.iter().for_each(|entry| map.end_sending(entry.adapter, entry.digest, arrived));
+        }
+        if ended == Ended::Accepted {
+            self.accepted(&call, map, now);
+        } else {
+            self.failed(ordinal, call, downgrade, map, now);
+        }
+    }
+
+    /// The server has a new connection to us.
+    pub fn connected(&mut self, first: bool) {
+        self.sweep_wanted |= !first;
+    }
+
+    /// The connection to the server was lost. If anything is held, a new one is sought without waiting for news.
+    pub fn disconnected(&mut self, map: &mut BlockMap, now: Now) {
+        if self.recovery.is_none() {
+            self.recover(map, now, true);
+            map.mark_any_dirty();
+        }
+    }
+
+    /// When [`next_call`](Self::next_call) should be asked again even if nothing happens.
+    #[must_use]
+    pub fn wake_at(&self) -> Option<Instant> {
+        match (&self.recovery, &self.sweep) {
+            (Some(recovery), _) => self.in_flight.is_empty().then(|| recovery.not_before()),
+            (None, Some(sweep)) => Some(sweep.due),
+            (None, None) => None,
+        }
+    }
+
+    /// The ordinal of the oldest batch with something that the server has not acknowledged; `None` when it has everything.
+    #[must_use]
+    pub fn oldest(&self) -> Option<u64> {
+        let queued = self.queue.iter().find_map(|queued| queued.ordinal);
+        let in_flight = self.in_flight.values().filter_map(|call| call.ordinal).min();
+        let recovering = self.recovery.as_ref().and_then(Recovery::ordinal);
+        [queued, in_flight, recovering].into_iter().flatten().min()
+    }
+
+    /// Whether everything but a full report has been delivered.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.in_flight.is_empty() && self.recovery.is_none()
+    }
+
+    /// Evictions that have not been acknowledged.
+    #[must_use]
+    pub fn pending_evictions(&self) -> usize {
+        self.queued_evictions + self.evicting.len() + self.recovery.as_ref().map_or(0, Recovery::withdrawals)
+    }
+
+    /// Places of the map that a full report has still to cover.
+    #[must_use]
+    pub fn sweep_left(&self, map: &BlockMap) -> usize {
+        match &self.sweep {
+            Some(sweep) => map.sweep_len().saturating_sub(sweep.next),
+            None if self.sweep_wanted => map.sweep_len(),
+            None => 0,
+        }
+    }
+
+    /// The process is about to end: no full report any more, and no waiting.
+    pub fn hurry(&mut self, now: Now) {
+        self.hurrying = true;
+        self.sweep = None;
+        if let Some(recovery) = &mut self.recovery {
+            recovery.hurry(now);
+        }
+    }
+
+    // === private ===
+
+    fn start(&mut self, ordinal: Option<u64>, call: Call, downgrade: bool, map: &mut BlockMap) -> (CallId, Call) {
+        match &call {
+            Call::Report { entries, .. } => {
+                self.reporting = Some(entries.iter().map(|entry| entry.digest).collect());
+                for entry in entries.iter() {
+                    map.begin_sending(entry.adapter, entry.digest);
+                    if self.recovery.is_some() || ordinal.is_none() {
+                        // Made from the map, not handed on when an event was applied.
+                        map.hand_on(entry);
+                    }
+                }
+            }
+            Call::Evict { digest, .. } => {
+                self.evicting.insert(*digest);
+            }
+            Call::Clear { .. } => self.clearing = true,
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        self.in_flight.insert(id, InFlight { ordinal, call: call.clone(), downgrade });
+        (id, call)
+    }
+
+    fn may_report(&self, entries: &[Report]) -> bool {
+        self.reporting.is_none()
+            && (self.evicting.is_empty() || !entries.iter().any(|entry| self.evicting.contains(&entry.digest)))
+    }
+
+    fn may_evict(&self, digest: u64) -> bool {
+        self.evicting.len() < MAX_EVICTIONS
+            && !self.evicting.contains(&digest)
+            && !self.reporting.as_ref().is_some_and(|reporting| reporting.contains(&digest))
+    }
+
+    fn accepted(&mut self, call: &Call, map: &mut BlockMap, now: Now) {
+        if let Call::Report { entries, .. } = call {
+            entries.iter().for_each(|entry| map.acknowledge(entry, now.ticks));
+        }
+        if let Some(recovery) = &mut self.recovery {
+            recovery.accepted(call, map);
+        }
+    }
+
+    fn failed(&mut self, ordinal: Option<u64>, call: Call, downgrade: bool, map: &mut BlockMap, now: Now) {
+        self.recover(map, now, true);
+        if let Some(recovery) = &mut self.recovery {
+            recovery.absorb_failed(ordinal, call, downgrade, map);
+        }
+    }
+
+    /// Begins or continues recovery: whatever is queued folds back into the map and the withdrawals.
+    fn recover(&mut self, map: &mut BlockMap, now: Now, failed: bool) {
+        let recovery = self.recovery.get_or_insert_with(|| Recovery::new(now, !failed));
+        if failed {
+            recovery.failed(now, &mut self.draws);
+        }
+        // The rest of a full report would only add to the queue; it starts again afterwards.
+        self.sweep_wanted |= self.sweep.take().is_some();
+        for mut queued in self.queue.drain(..) {
+            if let Delivery::Evict { sent, .. } = &mut queued.delivery {
+                // A report that was queued before it may have been sent since.
+                *sent = true;
+            }
+            recovery.absorb(queued.ordinal, queued.delivery, map);
+        }
+        (self.queued, self.queued_evictions) = (0, 0);
+    }
+
+    /// The next call of a recovery, if it may start. Ends the recovery when nothing is left to do.
+    fn recovery_call(&mut self, map: &mut BlockMap, now: Now) -> Option<(Call, bool)> {
+        let recovery = self.recovery.as_mut()?;
+        let traffic = Traffic {
+            idle: self.in_flight.is_empty(),
+            reporting: self.reporting.is_some(),
+            clearing: self.clearing,
+            evicting: &self.evicting,
+        };
+        match recovery.next(traffic, map, now) {
+            Next::Start { call, downgrade } => Some((call, downgrade)),
+            Next::Wait => None,
+            Next::Done { report_all } => {
+                self.sweep_wanted |= report_all;
+                self.recovery = None;
+                None
+            }
+        }
+    }
+
+    /// Queues the next part of a full report when it is due.
+    fn continue_sweep(&mut self, map: &BlockMap, now: Now) {
+        if std::mem::take(&mut self.sweep_wanted) && !self.hurrying {
+            let step = map.sweep_len().div_ceil(SWEEP.1).max(SWEEP_STEP);
+            self.sweep = Some(Sweep { next: 0, step, due: now.instant });
+            self.sweeps += 1;
+        }
+        let Some(sweep) = &mut self.sweep else { return };
+        if now.instant < sweep.due {
+            return;
+        }
+        let mut entries = Vec::new();
+        map.sweep(sweep.next..sweep.next + sweep.step, &mut entries);
+        sweep.next += sweep.step;
+        sweep.due = now.instant + SWEEP.0;
+        if sweep.next >= map.sweep_len() {
+            self.sweep = None;
+        }
+        if !entries.is_empty() {
+            let delivery = Delivery::Report { at: now.wall, entries, downgrade: false };
+            self.queued += weight(&delivery);
+            self.queue.push_back(Queued { ordinal: None, delivery });
+        }
+    }
+}
+
+fn weight(delivery: &Delivery) -> usize {
+    match delivery {
+        Delivery::Report { entries, .. } => entries.len(),
+        Delivery::Evict { .. } | Delivery::Clear { .. } => 1,
+    }
+}

@@ -1,0 +1,123 @@
+//! The transport connection to the server, watched.
+//!
+//! gRPC hides connections: a channel dials when a call needs it. But a new connection may lead to a server that has
+//! started empty, and a lost one must be replaced even when there is nothing new to say. So we dial ourselves, count, and
+//! notice when a connection is dropped.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tonic::codegen::Service;
+use tonic::codegen::http::Uri;
+
+/// Longest time to dial.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What has become of our connections.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LinkState {
+    /// Connections made so far.
+    pub made: u64,
+    /// Connections open now.
+    pub open: u64,
+}
+
+/// Dials the server for the channel.
+#[derive(Debug, Clone)]
+pub struct Connector {
+    state: watch::Sender<LinkState>,
+}
+
+impl Connector {
+    /// A connector, and where its connections can be watched.
+    #[must_use]
+    pub fn new() -> (Self, watch::Receiver<LinkState>) {
+        let (state, watch) = watch::channel(LinkState::default());
+        (Self { state }, watch)
+    }
+}
+
+impl Service<Uri> for Connector {
+    type Response = Watched;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Watched>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let state = self.state.clone();
+        Box::pin(async move {
+            let authority = uri.authority().ok_or(io::ErrorKind::InvalidInput)?;
+            let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+            let port = authority.port_u16().unwrap_or(80);
+            let stream = timeout(CONNECT_TIMEOUT, TcpStream::connect((host, port)))
+                .await
+                .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+            stream.set_nodelay(true)?;
+            state.send_modify(|state| {
+                state.made += 1;
+                state.open += 1;
+            });
+            Ok(Watched { io: TokioIo::new(stream), _open: Open { state } })
+        })
+    }
+}
+
+/// A connection that says when it is dropped.
+#[derive(Debug)]
+pub struct Watched {
+    io: TokioIo<TcpStream>,
+    _open: Open,
+}
+
+#[derive(Debug)]
+struct Open {
+    state: watch::Sender<LinkState>,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.state.send_modify(|state| state.open = state.open.saturating_sub(1));
+    }
+}
+
+impl Read for Watched {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(cx, buf)
+    }
+}
+
+impl Write for Watched {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
+    }
+}

@@ -1,0 +1,421 @@
+//! The receive task: it applies what the engine says and lets calls start. It never waits for a call.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use inferencecache_core::time::{Clock, Micros, SystemClock};
+use tokio::sync::watch;
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::sleep_until;
+
+use super::blockmap::{Notice, Ticks, Tier};
+use super::config::{Config, DEFAULT_WINDOW};
+use super::dispatch::{Call, CallId, Dispatcher, Ended, Now};
+use super::forward::{CallError, Client};
+use super::ingest::{Ingest, Message};
+use super::limit::Limiter;
+use super::link::LinkState;
+use super::metrics::Metrics;
+use super::source::{EngineMessage, EventSource, SourceEvent};
+use super::window::Outgoing;
+use crate::kvevents::EngineDecoder;
+
+/// Messages that are applied in a row before anything else is looked at.
+const BURST: usize = 256;
+/// How long a connection may be silent before that is worth a warning, and how long until the next one.
+const SILENCE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(3600));
+/// How often silence is looked for.
+const CHECK: Duration = Duration::from_secs(5);
+/// What is queued may take this long to leave when the process ends.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// A call in flight.
+struct Started {
+    id: CallId,
+    rpc: &'static str,
+    at: Instant,
+    link: LinkState,
+    /// Entries of each tier, for the counters.
+    entries: [u64; 2],
+}
+
+/// Everything the receive task owns.
+pub(super) struct Pump {
+    config: Config,
+    source: Box<dyn EventSource>,
+    ingest: Ingest<Box<dyn EngineDecoder>>,
+    dispatcher: Dispatcher,
+    client: Client,
+    link: watch::Receiver<LinkState>,
+    seen: LinkState,
+    calls: JoinSet<Result<(), CallError>>,
+    started: HashMap<Id, Started>,
+    metrics: Metrics,
+    limiter: Limiter,
+    clock: SystemClock,
+    start: Instant,
+    window: Duration,
+    flush_at: Option<Instant>,
+    connections: HashMap<u16, Connection>,
+    out: Vec<Outgoing>,
+    notices: Vec<Notice>,
+    only_ignored_since: Option<Instant>,
+}
+
+/// What is known about the connection to a publisher.
+struct Connection {
+    connected_since: Option<Instant>,
+    connections: u64,
+    messages: u64,
+    warned: Option<Instant>,
+}
+
+impl Pump {
+    pub(super) fn new(
+        config: Config,
+        source: Box<dyn EventSource>,
+        decoder: Box<dyn EngineDecoder>,
+        client: Client,
+        metrics: Metrics,
+    ) -> Self {
+        let refresh = Ticks::try_from(config.refresh_min_interval.as_millis() / 100).unwrap_or(Ticks::MAX);
+        let ingest = Ingest::new(decoder, config.rules.clone(), config.startup_clear, refresh);
+        let link = client.link();
+        let window = if config.window.is_zero() { DEFAULT_WINDOW } else { config.window };
+        Self {
+            config,
+            source,
+            ingest,
+            dispatcher: Dispatcher::default(),
+            client,
+            link,
+            seen: LinkState::default(),
+            calls: JoinSet::new(),
+            started: HashMap::new(),
+            metrics,
+            limiter: Limiter::default(),
+            clock: SystemClock::default(),
+            start: Instant::now(),
+            window,
+            flush_at: None,
+            connections: HashMap::new(),
+            out: Vec::new(),
+            notices: Vec::new(),
+            only_ignored_since: None,
+        }
+    }
+
+    /// Runs until `shutdown`, then delivers what is queued. Returns whether all of it was.
+    pub(super) async fn run(mut self, shutdown: impl Future<Output = ()>) -> bool {
+        let mut shutdown = std::pin::pin!(shutdown);
+        let mut check = tokio::time::interval(CHECK);
+        loop {
+            self.start_calls();
+            let wake = [self.flush_at, self.dispatcher.wake_at()].into_iter().flatten().min();
+            tokio::select! {
+                () = &mut shutdown => break,
+                event = self.source.next() => match event {
+                    Some(event) => self.events(event),
+                    None => {
+                        tracing::error!("the source of engine messages has ended");
+                        shutdown.as_mut().await;
+                        break;
+                    }
+                },
+                Some(ended) = self.calls.join_next_with_id() => self.call_ended(ended),
+                Ok(()) = self.link.changed() => self.link_changed(),
+                () = sleep(wake), if wake.is_some() => self.flush_if_due(),
+                _ = check.tick() => self.look_for_silence(),
+            }
+        }
+        self.drain().await
+    }
+
+    /// Applies what still waits and delivers it, within a limit.
+    async fn drain(mut self) -> bool {
+        let deadline = Instant::now() + DRAIN;
+        self.source.stop();
+        while let Ok(Some(event)) = tokio::time::timeout_at(deadline.into(), self.source.next()).await {
+            self.event(event);
+        }
+        self.flush();
+        self.dispatcher.hurry(self.now());
+        loop {
+            self.start_calls();
+            if self.dispatcher.is_idle() {
+                return true;
+            }
+            let wake = self.dispatcher.wake_at();
+            tokio::select! {
+                () = sleep(Some(deadline)) => return false,
+                Some(ended) = self.calls.join_next_with_id() => self.call_ended(ended),
+                () = sleep(wake), if wake.is_some() => {}
+            }
+        }
+    }
+
+    // === the engine ===
+
+    fn events(&mut self, first: SourceEvent) {
+        self.event(first);
+        for _ in 1..BURST {
+            let Some(event) = self.source.try_next() else { break };
+            self.event(event);
+        }
+    }
+
+    fn event(&mut self, event: SourceEvent) {
+        match event {
+            SourceEvent::Message(message) => self.message(message),
+            SourceEvent::Subscribed { endpoint, .. } => {
+                tracing::info!(endpoint, topic = self.config.topic, "subscribed to engine KV events");
+            }
+            SourceEvent::Connected { connection } => {
+                let state = self.connection(connection);
+                state.connected_since = Some(Instant::now());
+                state.connections += 1;
+                if state.connections > 1 {
+                    self.metrics.reconnects.inc();
+                }
+                self.metrics.connected.with_label_values(&[&connection.to_string()]).set(1);
+            }
+            SourceEvent::Lost { connection } => {
+                self.connection(connection).connected_since = None;
+                self.metrics.connected.with_label_values(&[&connection.to_string()]).set(0);
+                tracing::warn!(connection, "engine connection lost");
+            }
+            SourceEvent::Failed { receiving, error, .. } => {
+                let (message, now) = (
+                    if receiving { "zmq recv failed; reconnecting" } else { "zmq dial failed; retrying" },
+                    Instant::now(),
+                );
+                if let Some(suppressed) = self.limiter.pass(message, now) {
+                    let endpoint = &self.config.engine_endpoint;
+                    tracing::warn!(endpoint, err = error, suppressed, "{message}");
+                }
+            }
+            SourceEvent::Dropped { connection, messages } => {
+                self.metrics.dropped_messages.inc_by(messages);
+                self.ingest.map().lost_batch(connection);
+                self.warn("engine messages dropped: too many were waiting", |message, suppressed| {
+                    tracing::warn!(messages, suppressed, "{message}");
+                });
+            }
+        }
+    }
+
+    fn message(&mut self, message: EngineMessage) {
+        self.connection(message.connection).messages += 1;
+        let now = self.now();
+        let input = Message { connection: message.connection, sequence: message.sequence, payload: &message.payload };
+        match self.ingest.apply(input, now.ticks, &mut self.out, &mut self.notices) {
+            Ok(at) if at > 0 => {
+                let received = message.received.duration_since(UNIX_EPOCH).unwrap_or_default();
+                let sent = Duration::from_micros(at.unsigned_abs());
+                self.metrics.last_batch_timestamp.set(sent.as_secs_f64());
+                Metrics::observe(&self.metrics.event_lag, received.saturating_sub(sent));
+            }
+            Ok(_) => {}
+            Err(error) => {
+                let bytes = message.payload.len();
+                self.warn("dropping undecodable event batch", |message, suppressed| {
+                    tracing::warn!(err = %error, bytes, suppressed, "{message}");
+                });
+            }
+        }
+        for notice in std::mem::take(&mut self.notices) {
+            self.notice(&notice);
+        }
+        self.offer(now);
+        if self.flush_at.is_none() && self.ingest.is_gathering() {
+            self.flush_at = Some(now.instant + self.window);
+        }
+    }
+
+    fn notice(&mut self, notice: &Notice) {
+        match notice {
+            Notice::NothingIndexed { hashes, tokens, block_size } => {
+                let message = "BlockStored produced no index entries (missing or mismatched token_ids)";
+                self.warn(message, |message, suppressed| {
+                    tracing::warn!(hashes, tokens, block_size, suppressed, "{message}");
+                });
+            }
+            Notice::UnnamedAdapter { lora_id } => {
+                tracing::warn!(lora_id, "adapter without a usable name; its blocks are not indexed");
+            }
+            Notice::UnknownMedium { medium } => tracing::warn!(medium, "unknown medium; treated as T2"),
+        }
+    }
+
+    fn flush_if_due(&mut self) {
+        if self.flush_at.is_some_and(|at| Instant::now() >= at) {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        self.flush_at = None;
+        self.ingest.flush(&mut self.out);
+        self.offer(self.now());
+    }
+
+    fn offer(&mut self, now: Now) {
+        for outgoing in std::mem::take(&mut self.out) {
+            self.dispatcher.offer(outgoing, self.ingest.map(), now);
+        }
+    }
+
+    // === the server ===
+
+    fn start_calls(&mut self) {
+        let now = self.now();
+        while let Some((id, call)) = self.dispatcher.next_call(self.ingest.map(), now) {
+            let (rpc, entries) = match &call {
+                Call::Report { entries, .. } => {
+                    let mut counts = [0; 2];
+                    entries.iter().for_each(|entry| counts[usize::from(entry.tier != Tier::T1)] += 1);
+                    ("ReportCacheState", counts)
+                }
+                Call::Evict { .. } => ("evict", [0; 2]),
+                Call::Clear { .. } => ("clear", [0; 2]),
+            };
+            let work = self.client.call(&call, self.ingest.map().adapters());
+            let task = self.calls.spawn(work).id();
+            let link = *self.link.borrow();
+            self.started.insert(task, Started { id, rpc, at: now.instant, link, entries });
+        }
+        self.settle();
+    }
+
+    fn call_ended(&mut self, ended: Result<(Id, Result<(), CallError>), JoinError>) {
+        let (task, result) = match ended {
+            Ok((task, result)) => (task, result.map_err(|error| error.to_string())),
+            Err(error) => (error.id(), Err(error.to_string())),
+        };
+        let Some(started) = self.started.remove(&task) else { return };
+        let now = self.now();
+        let ended = match result {
+            Ok(()) => {
+                self.count_accepted(&started, now.instant);
+                Ended::Accepted
+            }
+            Err(error) => {
+                let rpc = if started.rpc == "ReportCacheState" { started.rpc } else { "PublishEvent" };
+                self.metrics.rpc_failures.with_label_values(&[rpc]).inc();
+                let server = self.config.server.clone();
+                self.warn("call to the server failed; retrying", |message, suppressed| {
+                    tracing::warn!(server, rpc, err = error, suppressed, "{message}");
+                });
+                let link = *self.link.borrow();
+                if started.link.open == 0 && started.link.made == link.made { Ended::NeverSent } else { Ended::Failed }
+            }
+        };
+        self.dispatcher.ended(started.id, ended, self.ingest.map(), now);
+    }
+
+    fn count_accepted(&self, started: &Started, now: Instant) {
+        match started.rpc {
+            "evict" => self.metrics.evictions.inc(),
+            "clear" => self.metrics.clears.inc(),
+            _ => {
+                Metrics::observe(&self.metrics.flush, now.duration_since(started.at));
+                for (tier, count) in ["t1", "t2"].iter().zip(started.entries) {
+                    self.metrics.entries_reported.with_label_values(&[tier]).inc_by(count);
+                }
+            }
+        }
+    }
+
+    fn link_changed(&mut self) {
+        let state = *self.link.borrow_and_update();
+        if state.made > self.seen.made {
+            self.dispatcher.connected(self.seen.made == 0);
+            tracing::info!(server = self.config.server, connections = state.made, "connected to the server");
+        } else if state.open == 0 && self.seen.open > 0 {
+            tracing::warn!(server = self.config.server, "connection to the server lost");
+            let now = self.now();
+            self.dispatcher.disconnected(self.ingest.map(), now);
+        }
+        self.seen = state;
+    }
+
+    /// Brings the figures up to date. Called whenever something may have changed.
+    fn settle(&mut self) {
+        let oldest = self.dispatcher.oldest();
+        for progress in self.ingest.progress(oldest) {
+            if let Some(sequence) = progress.sequence {
+                self.metrics.set_acknowledged(progress.rank.unwrap_or(i64::from(progress.connection)), sequence);
+            }
+        }
+        let map = self.ingest.map();
+        let waiting = map.dirty() + self.dispatcher.sweep_left(map);
+        let (indexed, opaque) = map.tracked();
+        self.metrics.set_tracked(indexed, opaque);
+        self.metrics.set_tally(map.tally());
+        self.metrics.set_events(self.ingest.tally());
+        self.metrics.full_reports.inc_by(self.dispatcher.sweeps.saturating_sub(self.metrics.full_reports.get()));
+        self.metrics.pending_reports.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+        let evictions = self.dispatcher.pending_evictions();
+        self.metrics.pending_evictions.set(i64::try_from(evictions).unwrap_or(i64::MAX));
+    }
+
+    // === warnings ===
+
+    fn look_for_silence(&mut self) {
+        let now = Instant::now();
+        for state in self.connections.values_mut() {
+            let silent = state.messages == 0
+                && state.connected_since.is_some_and(|since| now.duration_since(since) >= SILENCE.0)
+                && state.warned.is_none_or(|at| now.duration_since(at) >= SILENCE.1);
+            if silent {
+                state.warned = Some(now);
+                let (endpoint, topic) = (&self.config.engine_endpoint, &self.config.topic);
+                tracing::warn!(
+                    endpoint,
+                    topic,
+                    "connected to the engine, but no message came; check its topic and events"
+                );
+            }
+        }
+        if !self.ingest.map().only_ignored_groups() {
+            self.only_ignored_since = None;
+        } else if now.duration_since(*self.only_ignored_since.get_or_insert(now)) >= SILENCE.0 {
+            self.warn(
+                "only KV-cache groups that are not indexed were seen; see --index-group",
+                |message, suppressed| {
+                    tracing::warn!(suppressed, "{message}");
+                },
+            );
+        }
+    }
+
+    fn warn(&mut self, message: &'static str, write: impl FnOnce(&str, u64)) {
+        if let Some(suppressed) = self.limiter.pass(message, Instant::now()) {
+            write(message, suppressed);
+        }
+    }
+
+    fn connection(&mut self, connection: u16) -> &mut Connection {
+        self.connections.entry(connection).or_insert(Connection {
+            connected_since: None,
+            connections: 0,
+            messages: 0,
+            warned: None,
+        })
+    }
+
+    fn now(&self) -> Now {
+        let instant = Instant::now();
+        let wall: Micros = self.clock.now();
+        let ticks = Ticks::try_from(instant.duration_since(self.start).as_millis() / 100).unwrap_or(Ticks::MAX);
+        Now { instant, wall, ticks }
+    }
+}
+
+/// Sleeps until an instant; for ever when there is none.
+async fn sleep(until: Option<Instant>) {
+    match until {
+        Some(until) => sleep_until(until.into()).await,
+        None => std::future::pending().await,
+    }
+}
