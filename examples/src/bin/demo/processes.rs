@@ -1,0 +1,115 @@
+//! The real binaries, started on free loopback ports and ended when they are dropped.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+/// How long anything may take before the demonstration gives up.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One process and the lines it prints.
+pub(crate) struct Process {
+    name: &'static str,
+    child: Child,
+    lines: Receiver<String>,
+    /// The last lines, for when something goes wrong.
+    tail: VecDeque<String>,
+}
+
+impl Process {
+    /// Starts a binary that was built beside this one.
+    pub(crate) fn start(name: &'static str, arguments: &[String]) -> Result<Self> {
+        let path = sibling(name)?;
+        let mut child = Command::new(&path)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("starting {} (build it with `cargo build --bins`)", path.display()))?;
+        let (send, lines) = channel();
+        let streams: [Box<dyn std::io::Read + Send>; 2] =
+            [Box::new(child.stdout.take().context("stdout")?), Box::new(child.stderr.take().context("stderr")?)];
+        for stream in streams {
+            let send = send.clone();
+            thread::spawn(move || {
+                for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                    if send.send(line).is_err() {
+                        // Nobody listens any more; go on reading so that the process never blocks on a full pipe.
+                    }
+                }
+            });
+        }
+        Ok(Self { name, child, lines, tail: VecDeque::new() })
+    }
+
+    /// The next line for which `wanted` finds something.
+    pub(crate) fn wait_for<T>(&mut self, what: &str, mut wanted: impl FnMut(&str) -> Option<T>) -> Result<T> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(line) => {
+                    let found = wanted(&line);
+                    self.tail.push_back(line);
+                    if self.tail.len() > 20 {
+                        self.tail.pop_front();
+                    }
+                    if let Some(found) = found {
+                        return Ok(found);
+                    }
+                }
+                Err(why) => {
+                    let why = if why == RecvTimeoutError::Timeout { "said nothing of" } else { "ended before" };
+                    let tail = self.tail.iter().cloned().collect::<Vec<_>>().join("\n  ");
+                    bail!("{} {why} {what}; its last lines:\n  {tail}", self.name);
+                }
+            }
+        }
+    }
+
+    /// An attribute of the next JSON log line with this message.
+    pub(crate) fn wait_for_event(&mut self, message: &str, attribute: &str) -> Result<String> {
+        self.wait_for(message, |line| {
+            let line: serde_json::Value = serde_json::from_str(line).ok()?;
+            (line.get("msg")? == message).then(|| line.get(attribute)?.as_str().map(str::to_owned))?
+        })
+    }
+
+    /// Writes one line to the process.
+    pub(crate) fn say(&mut self, line: &str) -> Result<()> {
+        let stdin: &mut ChildStdin = self.child.stdin.as_mut().context("stdin")?;
+        writeln!(stdin, "{line}").and_then(|()| stdin.flush()).with_context(|| format!("talking to {}", self.name))
+    }
+
+    /// Whether it is still there.
+    pub(crate) fn check(&mut self) -> Result<()> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(status) => bail!("{} ended: {status}", self.name),
+        }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Ours alone; the demonstration is over for it.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn sibling(name: &str) -> Result<PathBuf> {
+    let mut path = std::env::current_exe().context("where am I")?;
+    path.set_file_name(name);
+    Ok(path)
+}
