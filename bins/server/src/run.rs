@@ -61,6 +61,15 @@ async fn serve(config: Config) -> Result<(), Exit> {
         "startup"
     );
     let server = server.bind(&config.addresses).await.map_err(|why| failed(&why))?;
+    // With port 0 or a name, only now is it known where it listens.
+    if let Ok([grpc, http, bridge]) = server.addresses() {
+        tracing::info!(
+            grpc_addr = %grpc,
+            http_addr = %http,
+            snapshot_addr = %bridge,
+            "listening"
+        );
+    }
     match signals::run(signals, |shutdown| server.run(shutdown.wait())).await {
         Ok(outcome) => outcome.map_err(|why| failed(&why)),
         Err(signals::Interrupted) => {

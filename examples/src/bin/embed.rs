@@ -88,7 +88,8 @@ fn play(ask: bool) -> (f64, Vec<(ReasonCode, u32)>) {
                 }
             }
             // The engine serves it and says what changed in its cache.
-            (keys.clear(), counts.clear());
+            keys.clear();
+            counts.clear();
             chain(&tokens, router.block_size, &mut keys, &mut counts);
             let engine = &mut engines[target];
             let (cached, dropped) = engine.serve(&keys);

@@ -164,7 +164,7 @@ impl Stack {
         );
         let client = {
             let _inside = runtime.enter();
-            HintClient::new(&self.grpc, &ClientOptions { timeout: PATIENCE, ..ClientOptions::default() })?
+            HintClient::new(&self.grpc, &ClientOptions { call_timeout: PATIENCE, ..ClientOptions::default() })?
         };
         let mut outcome = Outcome { exact: 0, unexplained: 0, prompts: 0 };
         let mut sent = 0;
