@@ -1,12 +1,11 @@
 //! What a recording says beside its frames: the prompts, what the engine reused, and how the engine was set up.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use inferencecache_wire::kvevents::{BatchHead, BatchSink, EngineDecoder, EngineEvent, Malformed, MsgpackDecoder};
-use serde::Deserialize;
+use inferencecache_wire::testkit::capture as recording;
 
 /// One recorded prompt.
 pub(crate) struct Prompt {
@@ -14,8 +13,8 @@ pub(crate) struct Prompt {
     pub(crate) token_ids: Vec<u32>,
     /// Tokens that the engine itself took from its cache.
     pub(crate) cached_tokens: u32,
-    /// Frames of the recording that come before it.
-    pub(crate) frames_before: usize,
+    /// Sequence of the last frame before it; none before the first frame.
+    pub(crate) after: Option<u64>,
     /// An operator cleared the cache and the engine has not said so yet.
     pub(crate) unannounced_reset: bool,
 }
@@ -26,82 +25,69 @@ pub(crate) struct Capture {
     /// The engine family, which is also the hash scheme: the beginning of the file's name.
     pub(crate) engine: String,
     pub(crate) topic: String,
-    pub(crate) block_size: u32,
-    /// Sequence number of each frame.
-    pub(crate) sequences: Vec<u64>,
+    pub(crate) frames: usize,
     pub(crate) prompts: Vec<Prompt>,
+    events: Events,
+}
+
+/// What the store events say.
+#[derive(Default)]
+struct Events {
+    block_size: u32,
     adapters: BTreeSet<String>,
-}
-
-#[derive(Deserialize)]
-struct Line {
-    frame: Option<Vec<String>>,
-    request: Option<Request>,
-    reset: Option<bool>,
-}
-
-#[derive(Deserialize)]
-struct Request {
-    model: String,
-    token_ids: Vec<u32>,
-    cached_tokens: u32,
 }
 
 impl Capture {
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let name = path.file_name().and_then(|name| name.to_str()).context("a capture needs a file name")?;
-        let engine = name.split('-').next().unwrap_or_default().to_owned();
-        let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+        let rows = recording::Capture::load(path).with_context(|| format!("in {name}"))?;
         let mut capture = Self {
             path: path.to_owned(),
-            engine,
+            engine: name.split('-').next().unwrap_or_default().to_owned(),
             topic: String::new(),
-            block_size: 0,
-            sequences: Vec::new(),
+            frames: 0,
             prompts: Vec::new(),
-            adapters: BTreeSet::new(),
+            events: Events::default(),
         };
-        let mut unannounced_reset = false;
-        for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-            let at = || format!("{name}, line {}", number + 1);
-            let line: Line = serde_json::from_str(line).with_context(at)?;
-            if let Some(frame) = line.frame {
-                capture.frame(&frame).with_context(at)?;
-                unannounced_reset = false;
-            }
-            unannounced_reset |= line.reset.unwrap_or(false);
-            if let Some(request) = line.request {
-                capture.prompts.push(Prompt {
-                    model: request.model,
-                    token_ids: request.token_ids,
-                    cached_tokens: request.cached_tokens,
-                    frames_before: capture.sequences.len(),
+        let (mut after, mut unannounced_reset) = (None, false);
+        for row in rows.rows {
+            match row {
+                recording::Row::Frame(frame) => {
+                    capture.topic = String::from_utf8_lossy(&frame.topic).into_owned();
+                    capture.frames += 1;
+                    after = Some(frame.sequence);
+                    unannounced_reset = false;
+                    // An undecodable payload is the subscriber's affair; it tells us nothing here.
+                    let _ = MsgpackDecoder::default().decode(&frame.payload, &mut capture.events);
+                }
+                recording::Row::Reset => unannounced_reset = true,
+                recording::Row::Prompt(prompt) => capture.prompts.push(Prompt {
+                    model: prompt.model,
+                    token_ids: prompt.token_ids,
+                    cached_tokens: prompt.cached_tokens,
+                    after,
                     unannounced_reset,
-                });
+                }),
             }
         }
-        if capture.block_size == 0 {
+        if capture.events.block_size == 0 {
             bail!("{name} holds no store event, so its block size is unknown");
         }
         Ok(capture)
     }
 
-    /// The adapter that a request's model name stands for; empty for the base model.
-    pub(crate) fn adapter<'a>(&self, model: &'a str) -> &'a str {
-        if self.adapters.contains(model) { model } else { "" }
+    /// Tokens of one block.
+    pub(crate) fn block_size(&self) -> u32 {
+        self.events.block_size
     }
 
-    fn frame(&mut self, parts: &[String]) -> Result<()> {
-        let [topic, sequence, payload] = parts else { bail!("a frame has three parts, this one {}", parts.len()) };
-        self.topic = String::from_utf8(unhex(topic)?)?;
-        self.sequences.push(u64::from_str_radix(sequence, 16).context("sequence")?);
-        // An undecodable payload is the subscriber's affair; it tells us nothing here.
-        let _ = MsgpackDecoder::default().decode(&unhex(payload)?, self);
-        Ok(())
+    /// The adapter that a request's model name stands for; empty for the base model.
+    pub(crate) fn adapter<'a>(&self, model: &'a str) -> &'a str {
+        if self.events.adapters.contains(model) { model } else { "" }
     }
 }
 
-impl BatchSink for Capture {
+impl BatchSink for Events {
     fn batch(&mut self, _head: BatchHead) {}
 
     fn event(&mut self, event: Result<EngineEvent<'_>, Malformed>) {
@@ -114,14 +100,4 @@ impl BatchSink for Capture {
             self.adapters.extend(stored.lora_name.map(str::to_owned));
         }
     }
-}
-
-fn unhex(text: &str) -> Result<Vec<u8>> {
-    let digits = text.as_bytes().chunks(2);
-    digits
-        .map(|pair| {
-            let pair = std::str::from_utf8(pair)?;
-            u8::from_str_radix(pair, 16).with_context(|| format!("`{pair}` is not hex"))
-        })
-        .collect()
 }

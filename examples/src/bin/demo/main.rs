@@ -115,7 +115,7 @@ impl Stack {
                 format!("--http-bind-address={free}"),
                 format!("--snapshot-bind-address={free}"),
                 "--insecure-disable-auth".to_owned(),
-                format!("--engine-block-size={}", capture.block_size),
+                format!("--engine-block-size={}", capture.block_size()),
             ],
         )?;
         let mut address = |attribute| server.wait_for_event("listening", attribute);
@@ -157,7 +157,7 @@ impl Stack {
     /// Plays the recording and prints a line for each prompt.
     fn play(&mut self, capture: &Capture, runtime: &tokio::runtime::Runtime) -> Result<Outcome> {
         println!("{}", capture.path.display());
-        println!("{}, blocks of {} tokens, {} frames\n", capture.engine, capture.block_size, capture.sequences.len());
+        println!("{}, blocks of {} tokens, {} frames\n", capture.engine, capture.block_size(), capture.frames);
         println!(
             "{:>4}  {:<12} {:>6} {:>6}  {:<13} {:>9} {:>7}  verdict",
             "#", "model", "tokens", "blocks", "hint", "predicted", "reused"
@@ -167,12 +167,8 @@ impl Stack {
             HintClient::new(&self.grpc, &ClientOptions { call_timeout: PATIENCE, ..ClientOptions::default() })?
         };
         let mut outcome = Outcome { exact: 0, unexplained: 0, prompts: 0 };
-        let mut sent = 0;
         for (number, prompt) in capture.prompts.iter().enumerate() {
-            if prompt.frames_before > sent {
-                self.send(prompt.frames_before - sent, capture.sequences[prompt.frames_before - 1])?;
-                sent = prompt.frames_before;
-            }
+            self.publish_up_to(prompt)?;
             let request = pb::LookupRouteRequest {
                 tenant_id: TENANT.to_owned(),
                 model_id: MODEL.to_owned(),
@@ -201,7 +197,7 @@ impl Stack {
                 number + 1,
                 prompt.model,
                 prompt.token_ids.len(),
-                prompt.token_ids.len() / capture.block_size as usize,
+                prompt.token_ids.len() / capture.block_size() as usize,
                 hint.response.reason_code,
                 predicted,
                 prompt.cached_tokens,
@@ -211,10 +207,12 @@ impl Stack {
         Ok(outcome)
     }
 
-    /// Publishes the next `frames` frames, and waits until the server has acknowledged all that follows from them.
-    fn send(&mut self, frames: usize, sequence: u64) -> Result<()> {
-        self.engine.say(&frames.to_string())?;
+    /// Publishes what the engine had published before a prompt, and waits until the server has acknowledged all that
+    /// follows from it.
+    fn publish_up_to(&mut self, prompt: &Prompt) -> Result<()> {
+        self.engine.say("")?;
         self.engine.wait_for("the frames it sent", |line| line.starts_with("sent ").then_some(()))?;
+        let Some(sequence) = prompt.after else { return Ok(()) };
         let until = Instant::now() + PATIENCE;
         loop {
             let page = ureq::get(&self.metrics).call()?.into_body().read_to_string()?;
@@ -260,7 +258,7 @@ fn predict(response: &pb::LookupRouteResponse, prompt: &Prompt, capture: &Captur
         .map_or(0, |row| u32::try_from(row.matched_tokens).unwrap_or(0));
     // vLLM always computes the last token itself, so of a wholly cached prompt it leaves the last block out.
     let whole = capture.engine == "vllm" && matched > 0 && matched as usize == prompt.token_ids.len();
-    matched - if whole { capture.block_size } else { 0 }
+    matched - if whole { capture.block_size() } else { 0 }
 }
 
 /// The sequence that a metrics page says is acknowledged.
