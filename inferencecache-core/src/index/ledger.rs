@@ -7,6 +7,7 @@
 //!  time  (last_seen, hash)            every entry; LRU victims and the TTL sweep read its head
 //!  uses  (count, last_seen, hash)     LFU namespaces only; counts grow under our feet and are re-keyed at the head
 //!  ages  (newest last_seen, hash)     tenants over a quota only; one item for each prefix
+//!  crowd (prefix, replica)            the holders behind the first few of a prefix, so that no list is searched
 //! ```
 //!
 //! Ties are broken by hash and replica id, bytewise; the orders hold the first 8 bytes of the hash and the rest is
@@ -38,13 +39,44 @@ struct Slot {
 #[derive(Debug, Clone, Copy)]
 struct Mark {
     word: Word,
+    /// Neighbours in the list of what its replica holds.
     prev: u32,
     next: u32,
+    /// Predecessor in the list of holders of its prefix; the successor is the entry's own `next`.
+    before: u32,
     /// The count under which `uses` holds the entry.
     uses: u64,
 }
 
-const NO_MARK: Mark = Mark { word: Word::Narrow(0), prev: NIL, next: NIL, uses: 0 };
+const NO_MARK: Mark = Mark { word: Word::Narrow(0), prev: NIL, next: NIL, before: NIL, uses: 0 };
+
+/// Holders of a prefix that are looked through one by one; those behind them are found through `crowd`.
+const NEAR: usize = 8;
+
+/// Prefixes by the newest `last_seen` of their holders.
+#[derive(Debug, Default)]
+struct Ages {
+    order: BTreeSet<(Micros, u64, Word)>,
+    of: HashMap<Word, Micros, foldhash::fast::RandomState>,
+}
+
+impl Ages {
+    fn set(&mut self, prefix: u64, word: Word, age: Option<Micros>) {
+        let known = match age {
+            Some(age) => self.of.insert(word, age),
+            None => self.of.remove(&word),
+        };
+        if known == age {
+            return;
+        }
+        if let Some(known) = known {
+            self.order.remove(&(known, prefix, word));
+        }
+        if let Some(age) = age {
+            self.order.insert((age, prefix, word));
+        }
+    }
+}
 
 /// A removed hold: whose it was, and whether the prefix went with it.
 #[derive(Debug)]
@@ -77,7 +109,9 @@ pub(super) struct Ledger {
     next_wide: u64,
     time: BTreeSet<(Micros, u64, u32)>,
     uses: Option<BTreeSet<(u64, Micros, u64, u32)>>,
-    ages: Option<BTreeSet<(Micros, u64, Word)>>,
+    ages: Option<Ages>,
+    /// (prefix, slot) → entry of the holders that stand behind the first few of a crowded prefix.
+    crowd: HashMap<(Word, u32), u32, foldhash::fast::RandomState>,
     /// The item of this partition in the global victim order.
     pub(super) victim: Option<(u64, Micros)>,
     /// The item of this partition in its tenant's quota order.
@@ -99,7 +133,8 @@ impl Ledger {
             next_wide: 0,
             time: BTreeSet::new(),
             uses: (eviction == Eviction::Lfu).then(BTreeSet::new),
-            ages: aged.then(BTreeSet::new),
+            ages: aged.then(Ages::default),
+            crowd: HashMap::default(),
             victim: None,
             oldest: None,
         }
@@ -178,40 +213,44 @@ impl Ledger {
         seen: Micros,
     ) -> Upsert {
         let word = self.shared.word(hash).unwrap_or_else(|| self.new_wide(hash));
-        let place = self.find(word);
-        let before = place.as_ref().and_then(|place| self.age_of(place));
-        let outcome = match &place {
-            Some(place) => {
-                if let Some(index) = self.hold_of(place, slot) {
-                    Table::touch(op, place);
-                    self.refresh(index, tokens, tier, seen);
-                    Upsert::Refreshed
-                } else {
-                    let index = self.allocate(word, slot);
-                    self.cell(index, |cell| cell.set_next(place.value));
-                    Table::set(op, place, index);
-                    self.begin(index, tokens, tier, seen);
-                    Upsert::NewHold
-                }
-            }
-            None => {
-                let index = self.allocate(word, slot);
-                let (table, bits) = self.shared.table(word);
-                table.insert(op, bits, index);
-                self.begin(index, tokens, tier, seen);
-                self.keys += 1;
-                Upsert::NewPrefix
-            }
+        let Some(place) = self.find(word) else {
+            let index = self.allocate(word, slot);
+            let (table, bits) = self.shared.table(word);
+            table.insert(op, bits, index);
+            self.begin(index, tokens, tier, seen);
+            self.keys += 1;
+            self.age_after(word, None, Some(seen));
+            return Upsert::NewPrefix;
         };
-        self.rekey_age(word, before);
-        outcome
+        match self.hold_of(&place, word, slot) {
+            Ok(index) => {
+                Table::touch(op, &place);
+                let old = self.read(index, Entry::last_seen);
+                self.refresh(index, tokens, tier, seen);
+                self.age_after(word, Some(old), Some(seen));
+                Upsert::Refreshed
+            }
+            Err(far) => {
+                let index = self.allocate(word, slot);
+                self.cell(index, |cell| cell.set_next(place.value));
+                self.marks[place.value as usize].before = index;
+                if let Some(far) = far {
+                    self.crowd.insert((word, self.read(far, Entry::replica)), far);
+                }
+                Table::set(op, &place, index);
+                self.begin(index, tokens, tier, seen);
+                self.age_after(word, None, Some(seen));
+                Upsert::NewHold
+            }
+        }
     }
 
     /// Removes the hold of a replica on `hash`.
     pub(super) fn evict(&mut self, op: &mut Op, hash: &[u8], replica: &str) -> Option<Removed> {
         let slot = *self.slot_of.get(replica)?;
-        let place = self.find(self.shared.word(hash)?)?;
-        let index = self.hold_of(&place, slot)?;
+        let word = self.shared.word(hash)?;
+        let place = self.find(word)?;
+        let index = self.hold_of(&place, word, slot).ok()?;
         Some(self.remove(op, index))
     }
 
@@ -224,37 +263,27 @@ impl Ledger {
 
     /// Removes one hold.
     pub(super) fn remove(&mut self, op: &mut Op, index: u32) -> Removed {
-        let word = self.marks[index as usize].word;
+        let Mark { word, before, .. } = self.marks[index as usize];
         let (slot, next, seen) = self.read(index, |cell| (cell.replica(), cell.next(), cell.last_seen()));
-        let mut last = false;
+        let last = before == NIL && next == NIL;
         if let Some(place) = self.find(word) {
-            let before = self.age_of(&place);
-            if place.value == index && next == NIL {
+            if last {
                 Table::remove(op, &place);
-                last = true;
-            } else if place.value == index {
+                self.keys -= 1;
+            } else if before == NIL {
                 Table::set(op, &place, next);
             } else {
                 Table::touch(op, &place);
-                let mut previous = place.value;
-                loop {
-                    let following = self.read(previous, Entry::next);
-                    if following == index || following == NIL {
-                        break;
-                    }
-                    previous = following;
-                }
-                self.cell(previous, |cell| cell.set_next(next));
-            }
-            if last {
-                self.keys -= 1;
-                if let (Some(ages), Some(age)) = (&mut self.ages, before) {
-                    ages.remove(&(age, prefix_of(&self.wide, word), word));
-                }
-            } else {
-                self.rekey_age(word, before);
+                self.cell(before, |cell| cell.set_next(next));
             }
         }
+        if next != NIL {
+            self.marks[next as usize].before = before;
+        }
+        if !self.crowd.is_empty() {
+            self.crowd.remove(&(word, slot));
+        }
+        self.age_after(word, Some(seen), None);
         self.unorder(index, seen);
         let replica = self.unlink(index, slot, seen);
         self.cell(index, |cell| {
@@ -284,16 +313,22 @@ impl Ledger {
         table.find(bits)
     }
 
-    fn hold_of(&self, place: &Place, slot: u32) -> Option<u32> {
+    /// The entry of `slot` among the holders of a prefix, or else the holder that the next one pushes out of sight: the
+    /// last of the near ones, if there are that many.
+    fn hold_of(&self, place: &Place, word: Word, slot: u32) -> Result<u32, Option<u32>> {
         let chunks = self.shared.entries.chunks();
         let mut index = place.value;
-        while let Some(cell) = entry(&chunks, index) {
+        for position in 1..=NEAR {
+            let Some(cell) = entry(&chunks, index) else { return Err(None) };
             if cell.replica() == slot {
-                return Some(index);
+                return Ok(index);
+            }
+            if position == NEAR {
+                return self.crowd.get(&(word, slot)).copied().ok_or(Some(index));
             }
             index = cell.next();
         }
-        None
+        Err(None)
     }
 
     fn allocate(&mut self, word: Word, slot: u32) -> u32 {
@@ -308,7 +343,7 @@ impl Ledger {
             slot.head = index;
             slot.holds += 1;
         }
-        self.marks[index as usize] = Mark { word, prev: NIL, next, uses: 0 };
+        self.marks[index as usize] = Mark { word, prev: NIL, next, before: NIL, uses: 0 };
         if next != NIL {
             self.marks[next as usize].prev = index;
         }
@@ -488,22 +523,23 @@ impl Ledger {
         }
         self.ages = None;
         if keep {
-            let mut newest: HashMap<Word, Micros, foldhash::fast::RandomState> = HashMap::default();
+            let mut ages = Ages::default();
             // In order of time, so the last one stays.
             for &(seen, _, index) in &self.time {
-                newest.insert(self.marks[index as usize].word, seen);
+                ages.of.insert(self.marks[index as usize].word, seen);
             }
-            self.ages = Some(newest.into_iter().map(|(word, age)| (age, prefix_of(&self.wide, word), word)).collect());
+            ages.order = ages.of.iter().map(|(&word, &age)| (age, prefix_of(&self.wide, word), word)).collect();
+            self.ages = Some(ages);
         }
     }
 
     pub(super) fn oldest_age(&self) -> Option<Micros> {
-        self.ages.as_ref().and_then(|ages| ages.first()).map(|&(age, ..)| age)
+        self.ages.as_ref().and_then(|ages| ages.order.first()).map(|&(age, ..)| age)
     }
 
     /// The prefix whose newest holder is the oldest.
     pub(super) fn oldest_prefix(&self) -> Option<Word> {
-        let ages = self.ages.as_ref()?;
+        let ages = &self.ages.as_ref()?.order;
         let &(age, prefix, _) = ages.first()?;
         let (least, most) = (Word::Narrow(0), Word::Wide(u64::MAX));
         ages.range((age, prefix, least)..=(age, prefix, most))
@@ -511,35 +547,31 @@ impl Ledger {
             .min_by(|&a, &b| self.hash_of(a).as_ref().cmp(self.hash_of(b).as_ref()))
     }
 
-    /// Newest `last_seen` of the holders of a prefix; computed only while ages are kept.
-    fn age_of(&self, place: &Place) -> Option<Micros> {
-        self.ages.as_ref()?;
+    /// Keeps the age of a prefix after one of its holds was removed, created or moved from `old` to `new`.
+    fn age_after(&mut self, word: Word, old: Option<Micros>, new: Option<Micros>) {
+        let Some(age) = self.ages.as_ref().map(|ages| ages.of.get(&word).copied()) else { return };
+        let age = match (age, new) {
+            (None, new) => new,
+            (Some(age), Some(new)) if new >= age => Some(new),
+            // The newest one went or moved back: somebody else may be the newest now.
+            (age, _) if age == old => self.newest_of(word),
+            (age, _) => age,
+        };
+        let prefix = prefix_of(&self.wide, word);
+        if let Some(ages) = &mut self.ages {
+            ages.set(prefix, word, age);
+        }
+    }
+
+    fn newest_of(&self, word: Word) -> Option<Micros> {
         let chunks = self.shared.entries.chunks();
         let mut newest = None;
-        let mut index = place.value;
+        let mut index = self.find(word)?.value;
         while let Some(cell) = entry(&chunks, index) {
             newest = newest.max(Some(cell.last_seen()));
             index = cell.next();
         }
         newest
-    }
-
-    fn rekey_age(&mut self, word: Word, before: Option<Micros>) {
-        if self.ages.is_none() {
-            return;
-        }
-        let after = self.find(word).and_then(|place| self.age_of(&place));
-        let prefix = prefix_of(&self.wide, word);
-        if let Some(ages) = &mut self.ages
-            && before != after
-        {
-            if let Some(before) = before {
-                ages.remove(&(before, prefix, word));
-            }
-            if let Some(after) = after {
-                ages.insert((after, prefix, word));
-            }
-        }
     }
 
     // === cells ===
