@@ -216,6 +216,9 @@ async fn serve_health(
             }
         },
     };
+    if let Ok(addr) = listener.local_addr() {
+        tracing::info!(%addr, "health listening");
+    }
     let served = axum::serve(listener, health::router(metrics)).into_future();
     tokio::select! {
         result = served => {
