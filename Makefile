@@ -63,6 +63,6 @@ features: ## Each library without features, and wire with each of its own
 	$(CARGO) check -p inferencecache-core --no-default-features
 	$(CARGO) check -p inferencecache-wire --no-default-features
 	$(CARGO) check -p inferencecache-kube --no-default-features
-	for feature in client server subscriber testkit; do \
+	for feature in client server subscriber t2-redis testkit; do \
 		$(CARGO) check -p inferencecache-wire --no-default-features --features $$feature || exit 1; \
 	done

@@ -19,6 +19,8 @@ pub mod policy;
 pub mod probe;
 #[cfg(feature = "server")]
 pub mod readiness;
+#[cfg(feature = "t2-redis")]
+pub mod second_tier;
 #[cfg(feature = "server")]
 pub mod server;
 #[cfg(feature = "server")]

@@ -36,7 +36,11 @@ pub(crate) fn flags() -> Flags {
         "The only username let through, system:serviceaccount:NAMESPACE:NAME. Checked by TokenReview.",
     )
     .switch("insecure-disable-auth", false, "Serve the bridge to everybody. For development only.")
-    .text("controller-audience", "inferencecache.io/controller", "Audience that tokens for /snapshot and /probe must carry.")
+    .text(
+        "controller-audience",
+        "inferencecache.io/controller",
+        "Audience that tokens for /snapshot and /probe must carry.",
+    )
     .text("policy-audience", "inferencecache.io/policy", "Audience that tokens for /policy must carry.")
     .group("TLS on the gRPC port (both files or neither)")
     .text("tls-cert-file", "", "PEM file with the server certificate.")
