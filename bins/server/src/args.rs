@@ -6,6 +6,7 @@ use std::time::Duration;
 use bins_common::flags::{Flags, Values};
 use bins_common::{Exit, logging};
 use inferencecache_core::IndexOptions;
+use inferencecache_wire::second_tier::{EndpointError, RedisEndpoint};
 use inferencecache_wire::server::{Addresses, ServerOptions};
 
 const EXAMPLES: &str = "\
@@ -57,6 +58,14 @@ pub(crate) fn flags() -> Flags {
         "Tokens per KV block when the server fingerprints token ids itself. Must equal the engine's block size, or \
              nothing matches.",
     )
+    .group("Self-test (/probe)")
+    .text(
+        "probe-t2-endpoint",
+        "",
+        "Store behind LMCache backends, host:port or redis://host:port/database, that a probe writes to and reads. Empty: \
+             that stage is skipped.",
+    )
+    .text("probe-t2-password-file", "", "File whose first line is the password of that store.")
     .group("Index")
     .integer("index-max-entries", 1_000_000, "Most (replica, prefix) pairs kept; above it the oldest go. 0: no limit.")
     .integer("index-max-stats", 65_536, "Most replica stats rows kept; above it the stalest go. 0: no limit.")
@@ -93,6 +102,7 @@ pub(crate) struct Config {
     pub(crate) auth: Auth,
     pub(crate) tls: Option<TlsFiles>,
     pub(crate) tokenizer_models_dir: String,
+    pub(crate) second_tier: Option<SecondTier>,
 }
 
 /// Who may use the bridge.
@@ -100,6 +110,14 @@ pub(crate) struct Config {
 pub(crate) enum Auth {
     Disabled,
     ServiceAccount(String),
+}
+
+/// The store that probes ask.
+#[derive(Debug, Clone)]
+pub(crate) struct SecondTier {
+    pub(crate) endpoint: RedisEndpoint,
+    /// Empty: without authentication.
+    pub(crate) password_file: String,
 }
 
 /// Certificate and key.
@@ -135,12 +153,27 @@ impl Config {
             bridge: values.text("snapshot-bind-address").to_owned(),
         };
         let tokenizer_models_dir = values.text("tokenizer-models-dir").to_owned();
-        Ok(Self { addresses, server, index, block_size, auth, tls, tokenizer_models_dir })
+        let second_tier = second_tier(values)?;
+        Ok(Self { addresses, server, index, block_size, auth, tls, tokenizer_models_dir, second_tier })
     }
 }
 
 fn usage(flag: &str, why: &str) -> Exit {
     Exit::usage(format!("invalid --{flag}: {why}"))
+}
+
+fn second_tier(values: &Values) -> Result<Option<SecondTier>, Exit> {
+    let (endpoint, password_file) =
+        (values.text("probe-t2-endpoint"), values.text("probe-t2-password-file").to_owned());
+    match (endpoint, password_file.is_empty()) {
+        ("", true) => Ok(None),
+        ("", false) => Err(Exit::usage("--probe-t2-password-file needs --probe-t2-endpoint")),
+        _ => {
+            let endpoint =
+                endpoint.parse().map_err(|why: EndpointError| usage("probe-t2-endpoint", &why.to_string()))?;
+            Ok(Some(SecondTier { endpoint, password_file }))
+        }
+    }
 }
 
 fn block_size(values: &Values) -> Result<NonZeroU32, Exit> {

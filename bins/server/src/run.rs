@@ -5,12 +5,14 @@ use std::sync::Arc;
 use bins_common::signals::{self, Signals};
 use bins_common::{Exit, build};
 use inferencecache_core::resolve::Resolvers;
-use inferencecache_core::{Index, IndexOptions, PolicyStore, Router};
+use inferencecache_core::{Index, IndexOptions, PolicyStore, Router, T2Client};
 use inferencecache_wire::http::access::Access;
 use inferencecache_wire::metrics::Metrics;
+use inferencecache_wire::second_tier::RedisStore;
 use inferencecache_wire::server::Server;
+use tokio::runtime::Handle;
 
-use crate::args::{Auth, Config};
+use crate::args::{Auth, Config, SecondTier};
 
 /// Runs until a signal ends it.
 ///
@@ -49,7 +51,11 @@ async fn serve(config: Config) -> Result<(), Exit> {
     let index = IndexOptions { resolvers: Resolvers::all(&policies), sink: metrics.clone(), ..config.index };
     let mut router = Router::new(Arc::new(Index::new(index)), policies.clone());
     router.block_size = config.block_size;
-    let server = Server::new(router, policies, access).metrics(metrics).options(config.server);
+    let probe_t2_endpoint = config.second_tier.as_ref().map(|store| store.endpoint.to_string());
+    let server = Server::new(router, policies, access)
+        .metrics(metrics)
+        .options(config.server)
+        .second_tier(config.second_tier.map(second_tier));
 
     tracing::info!(
         version = build::VERSION,
@@ -58,6 +64,7 @@ async fn serve(config: Config) -> Result<(), Exit> {
         grpc_tls = false,
         http_addr = config.addresses.http,
         snapshot_addr = config.addresses.bridge,
+        probe_t2_endpoint,
         "startup"
     );
     let server = server.bind(&config.addresses).await.map_err(|why| failed(&why))?;
@@ -90,6 +97,13 @@ fn access(auth: &Auth) -> Result<Access, Exit> {
              bridge can only be served with --insecure-disable-auth, on an address that nobody else reaches"
         ))),
     }
+}
+
+/// The client of the store, on this runtime.
+fn second_tier(store: SecondTier) -> Arc<dyn T2Client> {
+    let SecondTier { endpoint, password_file } = store;
+    let client = RedisStore::new(endpoint, Handle::current());
+    Arc::new(if password_file.is_empty() { client } else { client.password_file(password_file) })
 }
 
 /// Serving could not begin or could not go on.

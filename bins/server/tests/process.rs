@@ -172,6 +172,12 @@ fn values_that_make_no_sense_are_refused() {
     assert_refused(&[open, "--index-sweep-interval=0"], 2, "--index-sweep-interval");
     assert_refused(&[open, "--index-max-entries=-1"], 2, "--index-max-entries");
     assert_refused(&[open, "--grpc-max-message-bytes=0"], 2, "--grpc-max-message-bytes");
+    for endpoint in ["redis:http", "rediss://cache", "unix:///run/redis.sock"] {
+        assert_refused(&[open, &format!("--probe-t2-endpoint={endpoint}")], 2, "--probe-t2-endpoint");
+    }
+    let (code, text) = refused(&[open, "--probe-t2-endpoint=redis://:hunter2@cache"]);
+    assert!(code == 2 && text.contains("belongs into a file") && !text.contains("hunter2"), "{text}");
+    assert_refused(&[open, "--probe-t2-password-file=/secret"], 2, "needs --probe-t2-endpoint");
     assert_refused(&[open, "stray"], 2, "unexpected argument");
 }
 
@@ -192,6 +198,8 @@ fn help_names_every_flag() {
         "tls-key-file",
         "tokenizer-models-dir",
         "engine-block-size",
+        "probe-t2-endpoint",
+        "probe-t2-password-file",
         "log-format",
         "log-level",
         "lame-duck",
@@ -294,6 +302,33 @@ fn a_tokenizer_directory_is_not_silently_ignored() {
     let warning: serde_json::Value = serde_json::from_str(warning).expect("JSON");
     assert_eq!((&warning["level"], &warning["tokenizer_models_dir"]), (&"WARN".into(), &"/models".into()));
     assert!(warning["reason"].is_string() && warning["effect"].is_string());
+}
+
+/// server:130 server:144
+#[test]
+fn a_probe_asks_the_store_that_is_named() {
+    let nobody = format!("127.0.0.1:{}", free_port());
+    for (store, results) in [
+        (vec![], r#""t2":"skipped"}"#.to_owned()),
+        (
+            vec![format!("--probe-t2-endpoint={nobody}")],
+            r#""t2":"failed","errors":[{"stage":"t2","message":"put failed: connection refused"}]}"#.to_owned(),
+        ),
+    ] {
+        let bridge = format!("127.0.0.1:{}", free_port());
+        let mut flags = vec![format!("--snapshot-bind-address={bridge}")];
+        flags.extend(store);
+        let _server = Running::start(&flags.iter().map(String::as_str).collect::<Vec<_>>());
+        let body = r#"{"backend":"cb-1","model":"m","hashScheme":"vllm"}"#;
+        let mut stream = TcpStream::connect(&bridge).expect("the bridge is open");
+        let length = body.len();
+        let head = "POST /probe HTTP/1.1\r\nHost: test\r\nConnection: close";
+        write!(stream, "{head}\r\nContent-Length: {length}\r\n\r\n{body}").expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        assert!(answer.contains(&format!(r#"{{"backend":"cb-1","ingest":"ok","routing":"ok",{results}"#)), "{answer}");
+    }
 }
 
 /// server:83
