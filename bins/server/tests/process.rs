@@ -229,7 +229,7 @@ fn it_serves_until_it_is_told_to_end() {
         assert_eq!(status.code(), Some(0));
         assert_eq!(
             said,
-            ["controller_auth_disabled", "startup", "graceful_shutdown_started", "graceful_shutdown_done"]
+            ["controller_auth_disabled", "startup", "listening", "graceful_shutdown_started", "graceful_shutdown_done"]
         );
     }
 }
@@ -261,7 +261,7 @@ fn a_second_signal_ends_it_at_once() {
     server.signal("-TERM");
     let (status, said) = server.ended();
     assert_eq!(status.code(), Some(1));
-    assert_eq!(said[2..], ["graceful_shutdown_started", "graceful_shutdown_interrupted"]);
+    assert_eq!(said[2..], ["listening", "graceful_shutdown_started", "graceful_shutdown_interrupted"]);
 }
 
 /// server:160
@@ -353,5 +353,8 @@ fn lookups_are_never_logged() {
     });
     server.signal("-TERM");
     let (_, said) = server.ended();
-    assert_eq!(said, ["controller_auth_disabled", "startup", "graceful_shutdown_started", "graceful_shutdown_done"]);
+    assert_eq!(
+        said,
+        ["controller_auth_disabled", "startup", "listening", "graceful_shutdown_started", "graceful_shutdown_done"]
+    );
 }

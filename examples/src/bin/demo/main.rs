@@ -135,7 +135,8 @@ impl Stack {
                 "--step-stdin".to_owned(),
             ],
         )?;
-        let endpoint = engine.wait_for("where it listens", |line| line.strip_prefix("listening ").map(str::to_owned))?;
+        let endpoint =
+            engine.wait_for("where it listens", |line| line.strip_prefix("listening ").map(str::to_owned))?;
         let mut subscriber = Process::start(
             "kvevent-subscriber",
             &[
