@@ -62,7 +62,7 @@ pub enum AuthResult {
     Error,
 }
 
-/// Everything the server counts. Share it by [`Arc`].
+/// Everything the server counts. Share it by [`Arc`](std::sync::Arc).
 pub struct Metrics {
     registry: Registry,
     process: Mutex<Process>,
