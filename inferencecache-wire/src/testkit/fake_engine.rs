@@ -394,6 +394,21 @@ impl CapturePlayer {
         })
     }
 
+    /// Sends the next frame, whatever lies before it; `None` when there is none any more.
+    ///
+    /// # Errors
+    ///
+    /// When the socket refuses.
+    pub fn next_frame(&mut self) -> io::Result<Option<u64>> {
+        while let Some(row) = self.rows.pop_front() {
+            if let Row::Frame(frame) = row {
+                self.last = Some(self.engine.publish_frame(frame)?);
+                return Ok(self.last);
+            }
+        }
+        Ok(None)
+    }
+
     /// Sends the frames up to the next prompt; `None` at the end of the recording.
     ///
     /// # Errors

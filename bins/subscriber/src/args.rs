@@ -1,0 +1,342 @@
+//! The published flags, and what they mean once validated.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bins_common::flags::{Flags, Values};
+use bins_common::{Exit, duration, logging};
+use inferencecache_core::RESERVED_TENANT;
+use inferencecache_wire::subscriber::config::{Config, Identity, RemovalPolicy, Rules, UnknownParent};
+
+const EXAMPLES: &str = "\
+Examples:
+  kvevent-subscriber --replica-id=vllm-0 --model-id=llama --tenant-id=team-a --topic= --server=127.0.0.1:9090
+        beside an engine that publishes without a topic on tcp://*:5557
+  kvevent-subscriber --replica-id=sglang-0 --model-id=llama --hash-scheme=sglang --engine-endpoint=tcp://*:5557
+        beside an engine whose own endpoint names a host, so that it dials out: we listen
+
+Engines publish under an empty topic unless told otherwise, and this program listens for kv-events unless told otherwise:
+one of the two must be set. Token ids and prompt text never leave this process.";
+
+/// Default of `--engine-metrics-url`.
+const METRICS_URL: &str = "http://127.0.0.1:8000/metrics";
+/// Default of `--stats-interval`.
+const STATS_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Every flag of the subscriber.
+pub(crate) fn flags() -> Flags {
+    Flags::new("kvevent-subscriber", "Turns one engine's KV-cache events into reports to the InferenceCache server.")
+        .group("Who reports")
+        .text("replica-id", "", "The engine replica. Required.")
+        .text("model-id", "", "The model, as gateways name it. Required.")
+        .text("tenant-id", "", "The tenant whose CachePolicy applies.")
+        .text("hash-scheme", "vllm", "Engine family: vllm or sglang. Gateways must ask under the same one.")
+        .group("Engine")
+        .text(
+            "engine-endpoint",
+            "tcp://127.0.0.1:5557",
+            "ZMQ endpoint of the engine's publisher. A host of *, 0.0.0.0 or [::] is listened on: the engine dials us.",
+        )
+        .text("topic", "kv-events", "Prefix of the topics to take. Empty: all.")
+        .text("replay-endpoint", "", "ZMQ endpoint of the engine's replay socket.")
+        .integer("engine-dp-size", 1, "Data-parallel ranks of the engine, on consecutive ports.")
+        .duration("reconnect-backoff", "1s", "First wait after a failed connection to the engine; doubles up to 5s.")
+        .integer("zmq-rcvhwm", 100_000, "Messages that the ZMQ library queues. 0: no limit.")
+        .group("Server")
+        .text("server", "127.0.0.1:9090", "host:port of the policy server.")
+        .duration("rpc-timeout", "5s", "Limit of one call.")
+        .text("tls-ca-file", "", "PEM file with the authorities that the server's certificate must come from.")
+        .text("tls-server-name", "", "Name that the server's certificate must carry.")
+        .group("Reports")
+        .text("window", "100ms", "How long reports are gathered. 0 or less: 100ms.")
+        .duration("refresh-min-interval", "10s", "An acknowledged report is not repeated within that time.")
+        .duration("reannounce-interval", "5m", "How often live blocks are reported again. 0: never.")
+        .switch("startup-clear", true, "Tell the server to forget what an earlier process reported for this replica.")
+        .group("Events")
+        .integer("max-tracked-blocks", 500_000, "Most engine blocks kept in memory, about 96 bytes each.")
+        .text("unknown-parent", "drop", "A block that continues an unknown one: drop it, or take it for a root.")
+        .text("removal-policy", "refcount", "A removal takes one copy of a block (refcount) or all of them (first).")
+        .switch(
+            "ignore-block-removed",
+            false,
+            "A second tier that announces nothing stands behind the engine: a removal is a move to it.",
+        )
+        .text("index-group", "auto", "The KV-cache group to index, whatever its kind. auto: by kind.")
+        .switch("index-salted", false, "Index blocks that a salt or an image sets apart. Leaks what tenants share.")
+        .text(
+            "lora-adapter-names",
+            "",
+            "Adapter names by the engine's number: id=name,... They win over names in events.",
+        )
+        .switch("lora-name-from-events", true, "Use the adapter names that events carry.")
+        .group("Engine statistics")
+        .text("engine-metrics-url", METRICS_URL, "The engine's Prometheus page.")
+        .text("stats-interval", "10s", "How often it is read. 0 or less: 10s.")
+        .integer("engine-cache-size-bytes", 0, "Capacity of the KV cache. 0: bytes in use are reported as 0.")
+        .number("max-concurrency-ceiling", 256.0, "Requests at which the engine counts as fully loaded.")
+        .text("cache-tier", "auto", "Which usage figure to read: auto, kv, gpu or cpu.")
+        .text("engine-model-name", "", "Read only series with this model_name. Empty: all.")
+        .group("Process")
+        .text("health-bind-address", "", "host:port of /healthz, /readyz and /metrics. Empty: none.")
+        .text("log-level", "info", "debug, info, warn or error.")
+        .epilogue(EXAMPLES)
+}
+
+/// A command line that makes sense.
+#[derive(Debug, Clone)]
+pub(crate) struct Args {
+    pub(crate) config: Config,
+    pub(crate) stats: Stats,
+    /// Flags that were given a value that this build does nothing with.
+    pub(crate) without_effect: Vec<&'static str>,
+    pub(crate) wants_tls: bool,
+}
+
+/// The statistics path, as far as the start line tells of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Stats {
+    pub(crate) engine_metrics_url: String,
+    pub(crate) interval: Duration,
+    pub(crate) cache_tier: String,
+    pub(crate) engine_model_name: String,
+}
+
+impl Args {
+    /// Validates, and starts logging once it is known how.
+    ///
+    /// # Errors
+    /// The first thing that makes no sense, with exit code 2.
+    pub(crate) fn from_values(values: &Values) -> Result<Self, Exit> {
+        let level = logging::parse_level(values.text("log-level")).map_err(|why| usage("log-level", &why))?;
+        logging::init(logging::Format::Json, level);
+        let identity = identity(values)?;
+        let rules = rules(values)?;
+        let stats = stats(values)?;
+        let config = Config {
+            identity,
+            rules,
+            engine_endpoint: values.text("engine-endpoint").to_owned(),
+            topic: values.text("topic").to_owned(),
+            server: values.text("server").to_owned(),
+            window: zero_or_less(values, "window")?.unwrap_or_default(),
+            rpc_timeout: positive(values, "rpc-timeout")?,
+            reconnect_backoff: positive(values, "reconnect-backoff")?,
+            zmq_rcvhwm: i32::try_from(values.integer("zmq-rcvhwm"))
+                .ok()
+                .filter(|&hwm| hwm >= 0)
+                .ok_or_else(|| usage("zmq-rcvhwm", "use a number from 0 to 2147483647"))?,
+            startup_clear: values.switch("startup-clear"),
+            refresh_min_interval: values.duration("refresh-min-interval"),
+            health_bind_address: Some(values.text("health-bind-address").to_owned()).filter(|a| !a.is_empty()),
+        };
+        let wants_tls = !values.text("tls-ca-file").is_empty() || !values.text("tls-server-name").is_empty();
+        Ok(Self { config, without_effect: without_effect(values, &stats), stats, wants_tls })
+    }
+}
+
+fn usage(flag: &str, why: &str) -> Exit {
+    Exit::usage(format!("invalid --{flag}: {why}"))
+}
+
+fn identity(values: &Values) -> Result<Identity, Exit> {
+    let text = |flag| values.text(flag).to_owned();
+    for flag in ["replica-id", "model-id"] {
+        if values.text(flag).is_empty() {
+            return Err(Exit::usage(format!("missing --{flag}")));
+        }
+    }
+    if values.text("hash-scheme").is_empty() {
+        return Err(usage("hash-scheme", "it cannot be empty; use vllm or sglang"));
+    }
+    if values.text("tenant-id") == RESERVED_TENANT {
+        return Err(usage("tenant-id", "this name is reserved, and the server would drop every report of it"));
+    }
+    Ok(Identity {
+        replica_id: text("replica-id"),
+        model_id: text("model-id"),
+        tenant_id: text("tenant-id"),
+        hash_scheme: text("hash-scheme"),
+    })
+}
+
+fn rules(values: &Values) -> Result<Rules, Exit> {
+    let blocks = usize::try_from(values.integer("max-tracked-blocks")).ok().filter(|&blocks| blocks > 0);
+    Ok(Rules {
+        max_tracked_blocks: blocks.ok_or_else(|| usage("max-tracked-blocks", "use a positive number"))?,
+        unknown_parent: match values.text("unknown-parent") {
+            "drop" => UnknownParent::Drop,
+            "root" => UnknownParent::Root,
+            _ => return Err(usage("unknown-parent", "use drop or root")),
+        },
+        removal_policy: match values.text("removal-policy") {
+            "refcount" => RemovalPolicy::Refcount,
+            "first" => RemovalPolicy::First,
+            _ => return Err(usage("removal-policy", "use refcount or first")),
+        },
+        lora_adapter_names: adapter_names(values.text("lora-adapter-names"))
+            .map_err(|why| usage("lora-adapter-names", &why))?,
+        lora_name_from_events: values.switch("lora-name-from-events"),
+        index_salted: values.switch("index-salted"),
+        index_group: match values.text("index-group") {
+            "auto" => None,
+            group => Some(group.parse().map_err(|_| usage("index-group", "use auto or a group's number"))?),
+        },
+        ignore_block_removed: values.switch("ignore-block-removed"),
+    })
+}
+
+/// `id=name,id=name`: blanks around each part are dropped, names may contain `=`.
+fn adapter_names(text: &str) -> Result<HashMap<i64, String>, String> {
+    let mut names = HashMap::new();
+    for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
+        let (id, name) = item.split_once('=').ok_or_else(|| format!("{item:?} is not id=name"))?;
+        let (id, name) = (id.trim(), name.trim());
+        let number: i64 = id.parse().map_err(|_| format!("{id:?} is not a whole number"))?;
+        if name.is_empty() {
+            return Err(format!("id {number} has no name"));
+        }
+        if names.insert(number, name.to_owned()).is_some() {
+            return Err(format!("id {number} is named twice"));
+        }
+    }
+    Ok(names)
+}
+
+fn stats(values: &Values) -> Result<Stats, Exit> {
+    let cache_tier = values.text("cache-tier");
+    if !["auto", "kv", "gpu", "cpu"].contains(&cache_tier) {
+        return Err(usage("cache-tier", "use auto, kv, gpu or cpu"));
+    }
+    Ok(Stats {
+        engine_metrics_url: values.text("engine-metrics-url").to_owned(),
+        interval: zero_or_less(values, "stats-interval")?.unwrap_or(STATS_INTERVAL),
+        cache_tier: cache_tier.to_owned(),
+        engine_model_name: values.text("engine-model-name").to_owned(),
+    })
+}
+
+/// Flags whose value asks for something that this build does not do.
+fn without_effect(values: &Values, stats: &Stats) -> Vec<&'static str> {
+    let asked = [
+        ("replay-endpoint", !values.text("replay-endpoint").is_empty()),
+        ("engine-dp-size", values.integer("engine-dp-size") != 1),
+        ("reannounce-interval", values.duration("reannounce-interval") != Duration::from_secs(300)),
+        ("engine-metrics-url", stats.engine_metrics_url != METRICS_URL),
+        ("stats-interval", stats.interval != STATS_INTERVAL),
+        ("engine-cache-size-bytes", values.integer("engine-cache-size-bytes") != 0),
+        ("max-concurrency-ceiling", values.number("max-concurrency-ceiling").to_bits() != 256.0_f64.to_bits()),
+        ("cache-tier", stats.cache_tier != "auto"),
+        ("engine-model-name", !stats.engine_model_name.is_empty()),
+    ];
+    asked.into_iter().filter(|&(_, asked)| asked).map(|(flag, _)| flag).collect()
+}
+
+fn positive(values: &Values, flag: &str) -> Result<Duration, Exit> {
+    let duration = values.duration(flag);
+    if duration >= Duration::from_millis(1) { Ok(duration) } else { Err(usage(flag, "use at least 1ms")) }
+}
+
+/// A duration for which 0 and everything below mean the default: `None`.
+fn zero_or_less(values: &Values, flag: &str) -> Result<Option<Duration>, Exit> {
+    let text = values.text(flag);
+    let (negative, size) = match text.strip_prefix('-') {
+        Some(size) => (true, size),
+        None => (false, text),
+    };
+    let parsed = duration::parse(size).map_err(|why| usage(flag, &why))?;
+    Ok(Some(parsed).filter(|duration| !negative && !duration.is_zero()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &[&str]) -> Result<Args, u8> {
+        let words = words.iter().map(std::ffi::OsString::from);
+        let values = flags().parse(words).map_err(|stop| match stop {
+            bins_common::flags::Stop::Refused { exit, .. } => exit.code,
+            bins_common::flags::Stop::Asked(_) => 0,
+        })?;
+        Args::from_values(&values).map_err(|exit| exit.code)
+    }
+
+    fn with(words: &[&str]) -> Result<Args, u8> {
+        let mut all = vec!["--replica-id=r", "-model-id", "m"];
+        all.extend(words);
+        parse(&all)
+    }
+
+    // subscriber:99
+    #[test]
+    fn adapter_names_are_trimmed_and_checked() {
+        let args = with(&["--lora-adapter-names", " 1=sql-lora, 2 = chat-lora ,"]).unwrap();
+        let expected = [(1, "sql-lora".to_owned()), (2, "chat-lora".to_owned())];
+        assert_eq!(args.config.rules.lora_adapter_names, HashMap::from(expected));
+        let args = with(&["--lora-adapter-names=-5=a=b"]).unwrap();
+        assert_eq!(args.config.rules.lora_adapter_names, HashMap::from([(-5, "a=b".to_owned())]));
+        for bad in ["sql-lora", "x=sql-lora", "1=", "1=a,1=b"] {
+            assert_eq!(with(&["--lora-adapter-names", bad]).unwrap_err(), 2, "{bad}");
+        }
+    }
+
+    // subscriber:100
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        assert_eq!(parse(&["--model-id=m"]).unwrap_err(), 2);
+        assert_eq!(parse(&["--replica-id=r"]).unwrap_err(), 2);
+        for bad in [
+            "--hash-scheme=",
+            "--cache-tier=xpu",
+            "--cache-tier=AUTO",
+            "--no-such-flag",
+            "--tenant-id=inferencecache.io/probe",
+            "--unknown-parent=x",
+            "--removal-policy=x",
+            "--index-group=x",
+            "--max-tracked-blocks=0",
+            "--rpc-timeout=0",
+            "--window=soon",
+            "--zmq-rcvhwm=-1",
+            "--log-level=loud",
+        ] {
+            assert_eq!(with(&[bad]).unwrap_err(), 2, "{bad}");
+        }
+        assert_eq!(parse(&["--help"]).unwrap_err(), 0);
+    }
+
+    // subscriber:101
+    #[test]
+    fn zero_and_negative_intervals_mean_the_defaults() {
+        for zero in ["0", "-5s", "-0"] {
+            let args = with(&["--window", zero, "--stats-interval", zero]).unwrap();
+            assert_eq!((args.config.window, args.stats.interval), (Duration::ZERO, STATS_INTERVAL), "{zero}");
+            assert!(args.without_effect.is_empty());
+        }
+    }
+
+    #[test]
+    fn the_defaults_are_the_library_s_and_ask_for_nothing_that_is_missing() {
+        let args = with(&[]).unwrap();
+        let (have, want) = (format!("{:?}", args.config), format!("{:?}", Config::default()));
+        let identity = format!("{:?}", args.config.identity);
+        assert_eq!(have.replace(&identity, ""), want.replace(&format!("{:?}", Identity::default()), ""));
+        assert!(args.without_effect.is_empty() && !args.wants_tls);
+    }
+
+    #[test]
+    fn flags_that_do_nothing_yet_are_named() {
+        let args = with(&[
+            "--replay-endpoint=tcp://127.0.0.1:5558",
+            "--engine-dp-size=2",
+            "--reannounce-interval=0",
+            "--engine-metrics-url=http://127.0.0.1:1/metrics",
+            "--stats-interval=5s",
+            "--engine-cache-size-bytes=1",
+            "--max-concurrency-ceiling=8",
+            "--cache-tier=gpu",
+            "--engine-model-name=m",
+        ]);
+        assert_eq!(args.unwrap().without_effect.len(), 9);
+        assert!(with(&["--tls-ca-file=/ca"]).unwrap().wants_tls);
+    }
+}
