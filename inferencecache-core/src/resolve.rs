@@ -1,11 +1,7 @@
 //! What the index asks of policy: three resolver traits, each answering for one tenant.
 //!
 //! Callers may assume that answers come at once; implementers own their synchronisation and may change answers between
-//! calls. A resolver is asked once per operation and tenant, never once per entry, and never under the index's lock
-//! except in a sweep or a cap pass.
-//!
-//! They are asked about reserved tenants, too. Answer nothing there, as [`PolicyStore`](crate::PolicyStore) does: a budget
-//! or a short lifetime would be obeyed, and the self-test would find nothing.
+//! calls. A resolver is asked once per operation and tenant, never once per entry, and never under the index's lock.
 
 use std::fmt;
 use std::sync::Arc;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 use papaya::Equivalent;
 
-use crate::index::partition::Partition;
+use crate::index::partition::{Partition, PartitionKey, WideWords};
 use crate::index::replicas::ServingSet;
 
 type Map<K, V> = papaya::HashMap<K, V, foldhash::fast::RandomState>;
@@ -19,7 +19,6 @@ type Map<K, V> = papaya::HashMap<K, V, foldhash::fast::RandomState>;
 #[derive(Debug, Default)]
 pub(super) struct Scope {
     pub(super) serving: ArcSwap<ServingSet>,
-    pub(super) partitions: Map<Arc<str>, Arc<Partition>>,
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -31,6 +30,15 @@ struct ScopeRef<'a>(&'a str, &'a str, &'a str);
 impl Equivalent<ScopeKey> for ScopeRef<'_> {
     fn equivalent(&self, key: &ScopeKey) -> bool {
         *key.0 == *self.0 && *key.1 == *self.1 && *key.2 == *self.2
+    }
+}
+
+#[derive(Debug, Hash)]
+struct PartitionRef<'a>(&'a str, &'a str, &'a str, &'a str);
+
+impl Equivalent<PartitionKey> for PartitionRef<'_> {
+    fn equivalent(&self, key: &PartitionKey) -> bool {
+        *key.tenant == *self.0 && *key.model == *self.1 && *key.scheme == *self.2 && *key.adapter == *self.3
     }
 }
 
@@ -49,7 +57,9 @@ impl Equivalent<ModelKey> for ModelRef<'_> {
 /// What readers find by name.
 #[derive(Debug, Default)]
 pub(super) struct Catalog {
+    partitions: Map<PartitionKey, Arc<Partition>>,
     scopes: Map<ScopeKey, Arc<Scope>>,
+    pub(super) wide_words: Arc<WideWords>,
     models: Map<ModelKey, ()>,
     tenants: Map<Arc<str>, ()>,
     /// Distinct keys outside reserved tenants.
@@ -60,6 +70,17 @@ pub(super) struct Catalog {
 }
 
 impl Catalog {
+    /// Runs `found` on a partition, if there is one.
+    pub(super) fn with_partition(
+        &self,
+        (tenant, model, scheme, adapter): (&str, &str, &str, &str),
+        found: impl FnOnce(&Arc<Partition>),
+    ) {
+        if let Some(partition) = self.partitions.pin().get(&PartitionRef(tenant, model, scheme, adapter)) {
+            found(partition);
+        }
+    }
+
     /// Runs `found` on a scope, if there is one.
     pub(super) fn with_scope<T>(
         &self,
@@ -94,6 +115,14 @@ impl Catalog {
     }
 
     // === for the writer ===
+
+    pub(super) fn add_partition(&self, key: &PartitionKey, partition: &Arc<Partition>) {
+        self.partitions.pin().insert(key.clone(), partition.clone());
+    }
+
+    pub(super) fn remove_partition(&self, key: &PartitionKey) {
+        self.partitions.pin().remove(key);
+    }
 
     pub(super) fn add_scope(&self, key: ScopeKey, scope: &Arc<Scope>) {
         self.scopes.pin().insert(key, scope.clone());

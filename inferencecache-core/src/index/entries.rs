@@ -123,6 +123,11 @@ impl Entries {
         self.chunks.load()
     }
 
+    /// Lets go of all entries. For the writer, when none is in use any more.
+    pub(super) fn reset(&self) {
+        self.chunks.store(Arc::default());
+    }
+
     /// Makes sure that `index` exists. For the writer.
     pub(super) fn reserve(&self, index: u32) {
         let chunks = self.chunks.load();

@@ -4,11 +4,13 @@
 //! removals at a time.
 
 use std::collections::HashMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::index::Index;
 use crate::index::ledger::Removed;
 use crate::index::report::Report;
+use crate::index::writer::StatKey;
 use crate::metrics::EvictionCause;
 use crate::resolve::Eviction;
 use crate::time::Micros;
@@ -56,8 +58,8 @@ impl Index {
             cap > 0 && total.saturating_sub(reserved) > cap
         };
         while over() {
+            self.follow_evictions();
             let mut writer = self.writer.lock();
-            writer.follow_evictions(&self.ground);
             let mut budget = SLICE;
             while budget > 0 && over() {
                 let Some((uses, seen, pid)) = writer.first_victim() else { return };
@@ -79,6 +81,18 @@ impl Index {
                 }
                 writer.sync(&self.ground, pid);
             }
+        }
+    }
+
+    /// Asks for the victim order of each tenant, without a lock, and brings the partitions into it.
+    fn follow_evictions(&self) {
+        let Some(resolver) = &self.ground.resolvers.eviction else { return };
+        let revision = resolver.revision();
+        let tenants = self.writer.lock().unasked(revision);
+        if !tenants.is_empty() {
+            let answers: Vec<_> =
+                tenants.into_iter().map(|tenant| (tenant.clone(), resolver.eviction(&tenant))).collect();
+            self.writer.lock().follow(&self.ground, &answers, revision);
         }
     }
 
@@ -126,17 +140,20 @@ impl Index {
     fn sweep_stats(&self, now: Micros, rule: &mut impl FnMut(&Arc<str>) -> (Micros, Eviction)) {
         let mut after = None;
         loop {
-            let mut writer = self.writer.lock();
-            let slice: Vec<_> = match &after {
-                None => writer.stat_order.iter().take(SLICE).cloned().collect(),
-                Some(last) => {
-                    let beyond = (std::ops::Bound::Excluded(last), std::ops::Bound::Unbounded);
-                    writer.stat_order.range(beyond).take(SLICE).cloned().collect()
-                }
+            let slice: Vec<StatKey> = {
+                let writer = self.writer.lock();
+                let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+                writer.stat_order.range((from, Bound::Unbounded)).take(SLICE).cloned().collect()
             };
-            for row in &slice {
-                if now.saturating_sub(row.last_seen) >= rule(&row.tenant).0 {
-                    writer.set_stats(&row.tenant, &row.model, &row.replica, None);
+            let expired = slice.iter().filter(|row| now.saturating_sub(row.last_seen) >= rule(&row.tenant).0);
+            let expired: Vec<&StatKey> = expired.collect();
+            if !expired.is_empty() {
+                let mut writer = self.writer.lock();
+                for row in expired {
+                    // Unless it has been reported meanwhile.
+                    if writer.stat_order.contains(row) {
+                        writer.set_stats(&row.tenant, &row.model, &row.replica, None);
+                    }
                 }
             }
             match slice.into_iter().last() {

@@ -10,13 +10,13 @@
 //!  crowd (prefix, replica)            the holders behind the first few of a prefix, so that no list is searched
 //! ```
 //!
-//! Ties are broken by hash and replica id, bytewise; the orders hold the first 8 bytes of the hash and the rest is
-//! compared within the few that tie.
+//! Ties are broken by hash and replica id, bytewise (see `order`).
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::index::entries::{Entry, NIL, entry};
+use crate::index::order::{HashKey, Seat};
 use crate::index::partition::{Partition, PartitionKey, Word};
 use crate::index::replicas::Replica;
 use crate::index::table::{Op, Place, Table};
@@ -56,12 +56,12 @@ const NEAR: usize = 8;
 /// Prefixes by the newest `last_seen` of their holders.
 #[derive(Debug, Default)]
 struct Ages {
-    order: BTreeSet<(Micros, u64, Word)>,
+    order: BTreeSet<(Micros, HashKey, Word)>,
     of: HashMap<Word, Micros, foldhash::fast::RandomState>,
 }
 
 impl Ages {
-    fn set(&mut self, prefix: u64, word: Word, age: Option<Micros>) {
+    fn set(&mut self, hash: &HashKey, word: Word, age: Option<Micros>) {
         let known = match age {
             Some(age) => self.of.insert(word, age),
             None => self.of.remove(&word),
@@ -70,10 +70,10 @@ impl Ages {
             return;
         }
         if let Some(known) = known {
-            self.order.remove(&(known, prefix, word));
+            self.order.remove(&(known, hash.clone(), word));
         }
         if let Some(age) = age {
-            self.order.insert((age, prefix, word));
+            self.order.insert((age, hash.clone(), word));
         }
     }
 }
@@ -105,10 +105,10 @@ pub(super) struct Ledger {
     slots: Vec<Option<Slot>>,
     free_slots: Vec<u32>,
     slot_of: HashMap<Arc<str>, u32, foldhash::fast::RandomState>,
-    wide: HashMap<u64, Arc<[u8]>, foldhash::fast::RandomState>,
+    wide: HashMap<u64, Arc<Box<[u8]>>, foldhash::fast::RandomState>,
     next_wide: u64,
-    time: BTreeSet<(Micros, u64, u32)>,
-    uses: Option<BTreeSet<(u64, Micros, u64, u32)>>,
+    time: BTreeSet<Seat>,
+    uses: Option<BTreeSet<(u64, Seat)>>,
     ages: Option<Ages>,
     /// (prefix, slot) → entry of the holders that stand behind the first few of a crowded prefix.
     crowd: HashMap<(Word, u32), u32, foldhash::fast::RandomState>,
@@ -119,10 +119,10 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    pub(super) fn new(key: Arc<PartitionKey>, seed: u64, eviction: Eviction, aged: bool) -> Self {
+    pub(super) fn new(key: Arc<PartitionKey>, shared: Partition, eviction: Eviction, aged: bool) -> Self {
         Self {
             key,
-            shared: Arc::new(Partition::new(seed)),
+            shared: Arc::new(shared),
             keys: 0,
             marks: Vec::new(),
             free: Vec::new(),
@@ -295,7 +295,7 @@ impl Ledger {
             && let Word::Wide(bits) = word
             && let Some(hash) = self.wide.remove(&bits)
         {
-            self.shared.wide_words.pin().remove(&*hash);
+            self.shared.remove_wide(&hash);
         }
         Removed { replica, last }
     }
@@ -303,8 +303,8 @@ impl Ledger {
     fn new_wide(&mut self, hash: &[u8]) -> Word {
         let bits = self.next_wide;
         self.next_wide += 1;
-        self.wide.insert(bits, hash.into());
-        self.shared.wide_words.pin().insert(hash.into(), bits);
+        self.wide.insert(bits, Arc::new(hash.into()));
+        self.shared.add_wide(hash, bits);
         Word::Wide(bits)
     }
 
@@ -416,27 +416,32 @@ impl Ledger {
 
     // === orders ===
 
+    fn seat(&self, index: u32, seen: Micros) -> Option<Seat> {
+        let slot = self.read(index, Entry::replica);
+        let replica = self.slots.get(slot as usize)?.as_ref()?.replica.clone();
+        Some(Seat { seen, hash: self.key_of(self.marks[index as usize].word), replica, index })
+    }
+
     fn order(&mut self, index: u32, seen: Micros) {
-        let uses = self.read(index, Entry::uses);
-        let mark = &mut self.marks[index as usize];
-        let prefix = prefix_of(&self.wide, mark.word);
-        self.time.insert((seen, prefix, index));
+        let Some(seat) = self.seat(index, seen) else { return };
         if let Some(order) = &mut self.uses {
-            mark.uses = uses;
-            order.insert((uses, seen, prefix, index));
+            let uses = entry(&self.shared.entries.chunks(), index).map_or(0, Entry::uses);
+            self.marks[index as usize].uses = uses;
+            order.insert((uses, seat.clone()));
         }
+        self.time.insert(seat);
     }
 
     fn unorder(&mut self, index: u32, seen: Micros) {
-        let mark = self.marks[index as usize];
-        let prefix = prefix_of(&self.wide, mark.word);
-        self.time.remove(&(seen, prefix, index));
+        let Some(seat) = self.seat(index, seen) else { return };
+        self.time.remove(&seat);
         if let Some(order) = &mut self.uses {
-            order.remove(&(mark.uses, seen, prefix, index));
+            order.remove(&(self.marks[index as usize].uses, seat));
         }
     }
 
     /// Adopts a victim order: builds or forgets the order by use counts.
+    #[expect(clippy::mutable_key_type, reason = "a seat orders by the replica's id, which never changes")]
     pub(super) fn set_eviction(&mut self, eviction: Eviction) {
         if (eviction == Eviction::Lfu) == self.uses.is_some() {
             return;
@@ -445,10 +450,10 @@ impl Ledger {
         if eviction == Eviction::Lfu {
             let chunks = self.shared.entries.chunks();
             let mut order = BTreeSet::new();
-            for &(seen, prefix, index) in &self.time {
-                let uses = entry(&chunks, index).map_or(0, Entry::uses);
-                self.marks[index as usize].uses = uses;
-                order.insert((uses, seen, prefix, index));
+            for seat in &self.time {
+                let uses = entry(&chunks, seat.index).map_or(0, Entry::uses);
+                self.marks[seat.index as usize].uses = uses;
+                order.insert((uses, seat.clone()));
             }
             self.uses = Some(order);
         }
@@ -457,60 +462,47 @@ impl Ledger {
     /// A lower bound of (uses, last_seen) over the entries; exact but for credits since.
     pub(super) fn victim_bound(&self) -> Option<(u64, Micros)> {
         match &self.uses {
-            None => self.time.first().map(|&(seen, ..)| (0, seen)),
-            Some(order) => order.first().map(|&(uses, seen, ..)| (uses, seen)),
+            None => self.time.first().map(|seat| (0, seat.seen)),
+            Some(order) => order.first().map(|(uses, seat)| (*uses, seat.seen)),
         }
     }
 
     /// The entry that goes first under the cap, with its exact (uses, last_seen).
     pub(super) fn victim(&mut self) -> Option<(u64, Micros, u32)> {
         let Some(order) = &mut self.uses else {
-            let &(seen, prefix, _) = self.time.first()?;
-            let ties = self.time.range((seen, prefix, 0)..=(seen, prefix, NIL)).map(|&(.., index)| index);
-            return self.first_of(ties).map(|index| (0, seen, index));
+            return self.time.first().map(|seat| (0, seat.seen, seat.index));
         };
-        // Credits only grow a count, so an item at the head whose count has moved goes back under the new one.
+        let chunks = self.shared.entries.chunks();
         loop {
-            let &(uses, seen, prefix, _) = order.first()?;
-            let chunks = self.shared.entries.chunks();
-            let moved = order.range((uses, seen, prefix, 0)..=(uses, seen, prefix, NIL)).find_map(|&(.., index)| {
-                let now = entry(&chunks, index).map_or(uses, Entry::uses);
-                (now != uses).then_some((index, now))
-            });
-            if let Some((index, now)) = moved {
-                order.remove(&(uses, seen, prefix, index));
-                order.insert((now, seen, prefix, index));
-                self.marks[index as usize].uses = now;
-                continue;
+            let (uses, seat) = order.first()?;
+            let now = entry(&chunks, seat.index).map_or(*uses, Entry::uses);
+            if now == *uses {
+                return Some((now, seat.seen, seat.index));
             }
-            let order = self.uses.as_ref()?;
-            let ties = order.range((uses, seen, prefix, 0)..=(uses, seen, prefix, NIL)).map(|&(.., index)| index);
-            return self.first_of(ties).map(|index| (uses, seen, index));
+            // Credits only grow a count, so the head moves back until one is found that has not been credited since.
+            let (_, seat) = order.pop_first()?;
+            self.marks[seat.index as usize].uses = now;
+            order.insert((now, seat));
         }
     }
 
     /// The entry last seen longest ago.
     pub(super) fn stalest(&self) -> Option<(Micros, u32)> {
-        self.time.first().map(|&(seen, _, index)| (seen, index))
+        self.time.first().map(|seat| (seat.seen, seat.index))
     }
 
-    /// Of entries that tie so far, the first by hash and replica id.
-    fn first_of(&self, ties: impl Iterator<Item = u32>) -> Option<u32> {
-        let id = |index: u32| {
-            let slot = self.read(index, Entry::replica);
-            self.slots[slot as usize].as_ref().map_or("", |slot| &*slot.replica.id)
-        };
-        ties.reduce(|a, b| {
-            let (x, y) = (self.marks[a as usize].word, self.marks[b as usize].word);
-            if (self.hash_of(x).as_ref(), id(a)) <= (self.hash_of(y).as_ref(), id(b)) { a } else { b }
-        })
+    fn key_of(&self, word: Word) -> HashKey {
+        match word {
+            Word::Narrow(bits) => HashKey::narrow(bits),
+            Word::Wide(bits) => self.wide.get(&bits).map_or(HashKey::narrow(0), HashKey::wide),
+        }
     }
 
     /// The bytes of a stored hash.
     pub(super) fn hash_of(&self, word: Word) -> Hash<'_> {
         match word {
             Word::Narrow(bits) => Hash::Narrow(bits.to_be_bytes()),
-            Word::Wide(bits) => Hash::Wide(self.wide.get(&bits).map(|hash| &**hash).unwrap_or_default()),
+            Word::Wide(bits) => Hash::Wide(self.wide.get(&bits).map(|hash| &***hash).unwrap_or_default()),
         }
     }
 
@@ -525,26 +517,21 @@ impl Ledger {
         if keep {
             let mut ages = Ages::default();
             // In order of time, so the last one stays.
-            for &(seen, _, index) in &self.time {
-                ages.of.insert(self.marks[index as usize].word, seen);
+            for seat in &self.time {
+                ages.of.insert(self.marks[seat.index as usize].word, seat.seen);
             }
-            ages.order = ages.of.iter().map(|(&word, &age)| (age, prefix_of(&self.wide, word), word)).collect();
+            ages.order = ages.of.iter().map(|(&word, &age)| (age, self.key_of(word), word)).collect();
             self.ages = Some(ages);
         }
     }
 
     pub(super) fn oldest_age(&self) -> Option<Micros> {
-        self.ages.as_ref().and_then(|ages| ages.order.first()).map(|&(age, ..)| age)
+        self.ages.as_ref().and_then(|ages| ages.order.first()).map(|(age, ..)| *age)
     }
 
     /// The prefix whose newest holder is the oldest.
     pub(super) fn oldest_prefix(&self) -> Option<Word> {
-        let ages = &self.ages.as_ref()?.order;
-        let &(age, prefix, _) = ages.first()?;
-        let (least, most) = (Word::Narrow(0), Word::Wide(u64::MAX));
-        ages.range((age, prefix, least)..=(age, prefix, most))
-            .map(|&(.., word)| word)
-            .min_by(|&a, &b| self.hash_of(a).as_ref().cmp(self.hash_of(b).as_ref()))
+        self.ages.as_ref()?.order.first().map(|(.., word)| *word)
     }
 
     /// Keeps the age of a prefix after one of its holds was removed, created or moved from `old` to `new`.
@@ -557,9 +544,9 @@ impl Ledger {
             (age, _) if age == old => self.newest_of(word),
             (age, _) => age,
         };
-        let prefix = prefix_of(&self.wide, word);
+        let hash = self.key_of(word);
         if let Some(ages) = &mut self.ages {
-            ages.set(prefix, word, age);
+            ages.set(&hash, word, age);
         }
     }
 
@@ -591,7 +578,8 @@ impl Ledger {
     #[cfg(any(test, feature = "testkit"))]
     pub(super) fn dump(&self, mut each: impl FnMut(&[u8], &Arc<str>, &Entry)) {
         let chunks = self.shared.entries.chunks();
-        for &(.., index) in &self.time {
+        for Seat { index, .. } in &self.time {
+            let index = *index;
             let Some(cell) = entry(&chunks, index) else { continue };
             if let Some(Some(slot)) = self.slots.get(cell.replica() as usize) {
                 each(self.hash_of(self.marks[index as usize].word).as_ref(), &slot.replica.id, cell);
@@ -612,21 +600,6 @@ impl AsRef<[u8]> for Hash<'_> {
         match self {
             Self::Narrow(bytes) => bytes,
             Self::Wide(bytes) => bytes,
-        }
-    }
-}
-
-/// The first 8 bytes of a hash as a number that orders as the bytes do; shorter ones are padded with zeros.
-fn prefix_of(wide: &HashMap<u64, Arc<[u8]>, foldhash::fast::RandomState>, word: Word) -> u64 {
-    match word {
-        Word::Narrow(bits) => bits,
-        Word::Wide(bits) => {
-            let mut bytes = [0; 8];
-            if let Some(hash) = wide.get(&bits) {
-                let len = hash.len().min(8);
-                bytes[..len].copy_from_slice(&hash[..len]);
-            }
-            u64::from_be_bytes(bytes)
         }
     }
 }

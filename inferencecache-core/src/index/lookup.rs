@@ -12,7 +12,6 @@
 use std::sync::Arc;
 
 use crate::index::Index;
-use crate::index::catalog::Scope;
 use crate::index::entries::NIL;
 use crate::index::partition::{Partition, Reads, View};
 use crate::index::replicas::Replica;
@@ -75,11 +74,9 @@ impl Index {
             ttl: self.ground.resolvers.ttl(query.tenant, self.options.ttl),
             capture: self.ground.resolvers.eviction(query.tenant) == Eviction::Lfu,
         };
-        self.ground.catalog.with_scope(query.tenant, query.model, query.scheme, |scope| {
-            if let Some(partition) = scope.partitions.pin().get(query.adapter) {
-                self.read(&ask, partition, out);
-                self.rank(&ask, scope, partition, out);
-            }
+        self.ground.catalog.with_partition((query.tenant, query.model, query.scheme, query.adapter), |partition| {
+            self.read(&ask, partition, out);
+            self.rank(&ask, partition, out);
         });
         if !out.rows.is_empty() {
             out.strategy = Strategy::PrefixMatch;
@@ -101,7 +98,7 @@ impl Index {
     }
 
     /// Turns the runs into rows.
-    fn rank(&self, ask: &Ask<'_>, scope: &Scope, partition: &Arc<Partition>, out: &mut Lookup) {
+    fn rank(&self, ask: &Ask<'_>, partition: &Arc<Partition>, out: &mut Lookup) {
         let Scratch { runs, matched, moved, .. } = &mut out.scratch;
         let chain = ask.query.is_chain();
         let total = runs.len();
@@ -111,7 +108,7 @@ impl Index {
             matched.extend(runs.iter().map(|run| run.matched));
             matched.sort_unstable_by(|a, b| b.cmp(a));
         }
-        let serving = scope.serving.load().len();
+        let serving = partition.scope.serving.load().len();
         let count = runs.len();
         for run in runs.iter_mut() {
             let holding = if chain { matched.partition_point(|&other| other >= run.matched) } else { count };

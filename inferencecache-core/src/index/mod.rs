@@ -24,6 +24,7 @@ mod ingest;
 mod inspect;
 mod ledger;
 mod lookup;
+mod order;
 mod partition;
 mod read;
 mod replicas;

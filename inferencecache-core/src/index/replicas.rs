@@ -55,6 +55,11 @@ impl Names {
         chunks.get(slot as usize / CHUNK)?.get(slot as usize % CHUNK)?.load_full()
     }
 
+    /// Lets go of all slots. For the writer, when none is in use any more.
+    pub(super) fn reset(&self) {
+        self.chunks.store(Arc::default());
+    }
+
     /// For the writer.
     pub(super) fn set(&self, slot: u32, replica: Option<Arc<Replica>>) {
         let mut chunks = self.chunks.load_full();

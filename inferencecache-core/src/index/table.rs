@@ -286,6 +286,11 @@ impl Table {
 
     // === for the writer ===
 
+    /// Lets go of the memory of a table from which every word was removed.
+    pub(super) fn reset(&self) {
+        self.directory.store(Arc::new(Directory::new(0, std::iter::once(Arc::new(Segment::new(0, 1, 0))))));
+    }
+
     /// Where `word` is stored.
     pub(super) fn find(&self, word: u64) -> Option<Place> {
         let hash = self.hash(word);

@@ -4,7 +4,7 @@
 //! Invariants, checked by the test kit after every step (numbers of the specification): P1 no key without holders and no
 //! empty inner map; P2 totals are the sums; P3 keys per tenant and model; P4 serving counts; P6 aggregates agree.
 //!
-//! No callback (sink, clock) runs under the lock; resolvers do, once per tenant, in sweeps and cap passes alone.
+//! No callback (sink, clock, resolver) runs under the lock.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 
 use crate::index::catalog::{Catalog, Scope, ScopeKey};
 use crate::index::ledger::Ledger;
-use crate::index::partition::PartitionKey;
+use crate::index::partition::{Partition, PartitionKey};
 use crate::index::replicas::{Replica, StatRow};
 use crate::index::report::{Gauge, Report};
 use crate::index::table::Op;
@@ -66,12 +66,21 @@ pub(super) struct Tenant {
     oldest: BTreeSet<(Micros, Arc<PartitionKey>, u32)>,
 }
 
+impl Tenant {
+    fn partitions(&self) -> Vec<u32> {
+        let scopes = self.models.values().flat_map(|model| model.scopes.values());
+        scopes.flat_map(|scope| scope.partitions.values().copied()).collect()
+    }
+}
+
 /// Everything the writer's lock guards.
 #[derive(Debug, Default)]
 pub(super) struct Writer {
     pub(super) tenants: BTreeMap<Arc<str>, Tenant>,
     ledgers: Vec<Option<Ledger>>,
     free: Vec<u32>,
+    /// The last partition number given out; each asking takes one.
+    numbers: u64,
     /// The first victim of each partition outside reserved tenants: a lower bound, exact but for credits.
     victims: BTreeSet<(u64, Micros, Arc<PartitionKey>, u32)>,
     pub(super) stat_order: BTreeSet<StatKey>,
@@ -125,10 +134,14 @@ impl Writer {
 
     fn model(&mut self, ground: &Ground, tenant: &str, model: &str) -> (Arc<str>, &mut Tenant, Arc<str>) {
         let tenant_id = known(&self.tenants, tenant);
+        if !self.tenants.contains_key(tenant) {
+            // Its victim order is asked for when one is first needed.
+            self.revision = None;
+        }
         let entry = self.tenants.entry(tenant_id.clone()).or_insert_with(|| Tenant {
             reserved: ground.reserved.iter().any(|reserved| *reserved == *tenant),
             keys: 0,
-            eviction: ground.resolvers.eviction(tenant),
+            eviction: Eviction::default(),
             aged: false,
             models: BTreeMap::new(),
             oldest: BTreeSet::new(),
@@ -157,6 +170,8 @@ impl Writer {
 
     /// The partition of these names, made if need be.
     pub(super) fn partition(&mut self, ground: &Ground, tenant: &str, model: &str, scheme: &str, adapter: &str) -> u32 {
+        self.numbers += 1;
+        let number = self.numbers;
         let next = self.free.last().copied().unwrap_or_else(|| u32::try_from(self.ledgers.len()).unwrap_or(u32::MAX));
         let (tenant_id, tenant, model_id) = self.model(ground, tenant, model);
         let (eviction, aged) = (tenant.eviction, tenant.aged);
@@ -172,8 +187,9 @@ impl Writer {
         }
         let adapter: Arc<str> = adapter.into();
         let key = PartitionKey { tenant: tenant_id, model: model_id, scheme: scheme_id, adapter: adapter.clone() };
-        let ledger = Ledger::new(Arc::new(key), ground.seed, eviction, aged);
-        scope.shared.partitions.pin().insert(adapter.clone(), ledger.shared.clone());
+        let shared = Partition::new(ground.seed, number, ground.catalog.wide_words.clone(), scope.shared.clone());
+        let ledger = Ledger::new(Arc::new(key), shared, eviction, aged);
+        ground.catalog.add_partition(&ledger.key, &ledger.shared);
         scope.partitions.insert(adapter, next);
         if self.free.pop().is_none() {
             self.ledgers.push(None);
@@ -262,6 +278,7 @@ impl Writer {
         }
         if ledger.keys == 0 {
             let key = ledger.key.clone();
+            ledger.shared.reset();
             self.ledgers[pid as usize] = None;
             self.free.push(pid);
             self.forget_partition(ground, &key);
@@ -273,7 +290,7 @@ impl Writer {
             && let Some(scope) = model.scopes.get_mut(&key.scheme)
         {
             scope.partitions.remove(&key.adapter);
-            scope.shared.partitions.pin().remove(&key.adapter);
+            ground.catalog.remove_partition(key);
             if scope.partitions.is_empty() {
                 model.scopes.remove(&key.scheme);
                 ground.catalog.remove_scope(&key.tenant, &key.model, &key.scheme);
@@ -381,29 +398,27 @@ impl Writer {
         }
     }
 
-    /// Asks for every tenant's victim order, unless the resolver says that nothing has changed.
-    pub(super) fn follow_evictions(&mut self, ground: &Ground) {
-        let Some(resolver) = &ground.resolvers.eviction else { return };
-        let revision = resolver.revision();
+    /// The tenants whose victim order must be asked for, unless the resolver's revision says that nothing has changed.
+    pub(super) fn unasked(&self, revision: Option<u64>) -> Vec<Arc<str>> {
         if revision.is_some() && revision == self.revision {
-            return;
+            Vec::new()
+        } else {
+            self.tenants.keys().cloned().collect()
         }
+    }
+
+    /// Keeps the partitions of these tenants in these orders from now on.
+    pub(super) fn follow(&mut self, ground: &Ground, answers: &[(Arc<str>, Eviction)], revision: Option<u64>) {
         self.revision = revision;
-        let mut changed = Vec::new();
-        for (id, tenant) in &mut self.tenants {
-            let eviction = resolver.eviction(id);
-            if eviction != tenant.eviction {
-                tenant.eviction = eviction;
-                changed.extend(
-                    tenant.models.values().flat_map(|m| m.scopes.values()).flat_map(|s| s.partitions.values().copied()),
-                );
+        for (id, eviction) in answers {
+            let Some(tenant) = self.tenants.get_mut(id).filter(|tenant| tenant.eviction != *eviction) else { continue };
+            tenant.eviction = *eviction;
+            for pid in tenant.partitions() {
+                if let Some(ledger) = self.ledger(pid) {
+                    ledger.set_eviction(*eviction);
+                }
+                self.sync(ground, pid);
             }
-        }
-        for pid in changed {
-            let Some(ledger) = self.ledgers.get_mut(pid as usize).and_then(Option::as_mut) else { continue };
-            let eviction = self.tenants.get(&ledger.key.tenant).map(|tenant| tenant.eviction).unwrap_or_default();
-            ledger.set_eviction(eviction);
-            self.sync(ground, pid);
         }
     }
 
