@@ -1,4 +1,25 @@
 //! The published surfaces of InferenceCache: everything that crosses a process boundary.
+//!
+//! ```text
+//!  gateway ───gRPC───> grpc ─┐                                    ┌─ kvevents <──ZMQ── engine
+//!  controller ─HTTP──> http ─┼─> convert, policy, snapshot ─> core │
+//!  scraper ───HTTP───> http ─┘   metrics                          └─ subscriber ──gRPC──> a server
+//! ```
+//!
+//! Mount as much as you need:
+//!
+//! * one surface in a server of your own: [`grpc::service`] into tonic, [`http::public`] and [`http::bridge`] into axum;
+//! * all three listeners with their life cycle: [`server`];
+//! * nothing but a client: [`grpc::client`].
+//!
+//! | Feature | What it adds |
+//! |---|---|
+//! | `client` | [`grpc::client`], and the stubs in [`pb`] |
+//! | `server` | the service, both HTTP surfaces, metrics, and the server around them |
+//! | `subscriber` | engine events and the subscriber that forwards them |
+//! | `testkit` | a fake engine |
+//!
+//! Each works without the others, and the crate builds without any; what is left then needs no runtime.
 
 pub mod auth;
 #[cfg(feature = "server")]

@@ -415,3 +415,29 @@ async fn stamps_far_ahead_are_clamped_and_counted() {
     client.publish(late).await;
     assert!((server.metric("inferencecache_timestamps_clamped_total") - 3.0).abs() < f64::EPSILON);
 }
+
+/// The service alone, in somebody else's server, over somebody else's index.
+#[tokio::test]
+async fn the_service_can_be_mounted_anywhere() {
+    use inferencecache_core::testkit::Model;
+    use inferencecache_core::{IndexOptions, PolicyStore, Router};
+    use inferencecache_wire::grpc::service::InferenceCacheService;
+    use std::sync::Arc;
+
+    let router = Router::new(Arc::new(Model::new(IndexOptions::default())), Arc::new(PolicyStore::default()));
+    let service = InferenceCacheService::new(router).max_message_bytes(1000);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
+    let server = tonic::transport::Server::builder().add_service(service.mount());
+    let serving = tokio::spawn(server.serve_with_incoming(incoming));
+
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}")).expect("an address");
+    let channel = endpoint.connect().await.expect("accepted");
+    let mut client = Client(pb::inference_cache_client::InferenceCacheClient::new(channel));
+    client.report(p()).await;
+    assert_eq!(reason(&mut client, ask_key("p")).await, "PREFIX_MATCH");
+    let large = pb::LookupRouteRequest { token_ids: vec![1; 1001], ..ask() };
+    assert_eq!(client.0.lookup_route(large).await.expect_err("too large").code(), tonic::Code::ResourceExhausted);
+    serving.abort();
+}

@@ -62,9 +62,16 @@ pub fn parse_level(name: &str) -> Result<LevelFilter, String> {
     }
 }
 
-/// Writes events from now on to stderr. The first caller wins; later calls change nothing.
+/// Writes events from now on to stderr, and panics as the event `panic`. The first caller wins; later calls change nothing.
 pub fn init(format: Format, level: LevelFilter) {
-    let _ = tracing_subscriber::registry().with(filter(level)).with(Lines::new(format, io::stderr())).try_init();
+    let lines = tracing_subscriber::registry().with(filter(level)).with(Lines::new(format, io::stderr()));
+    if lines.try_init().is_ok() {
+        std::panic::set_hook(Box::new(|panic| {
+            // Where, but not what: the message may quote the text it failed on.
+            let location = panic.location().map(ToString::to_string).unwrap_or_default();
+            tracing::error!(location, "panic");
+        }));
+    }
 }
 
 /// Lets events of this project's targets pass from `level` on, and nothing else.

@@ -12,12 +12,14 @@ use hyper::service::Service as HyperService;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use inferencecache_core::IndexApi;
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::body::Body;
 use tonic::codegen::http::{HeaderMap, HeaderValue, Request, Response};
 use tonic::server::NamedService;
 use tonic::service::Routes;
 use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
 use tower::Service as _;
 
 use super::ServerOptions;
@@ -25,7 +27,6 @@ use super::handshake::Introduced;
 use crate::grpc::faults;
 use crate::grpc::service::Mounted;
 use crate::pb;
-use crate::readiness::Readiness;
 
 const UNAVAILABLE: &str = "14";
 
@@ -36,6 +37,32 @@ pub(super) struct GrpcPort<I: IndexApi + ?Sized> {
     stop: CancellationToken,
 }
 
+/// The health service's answers: for the server as a whole and for our service, always the same.
+pub(super) struct Health {
+    reporter: HealthReporter,
+    names: [&'static str; 2],
+}
+
+impl Health {
+    pub(super) async fn set(&self, ready: bool) {
+        let status = if ready { ServingStatus::Serving } else { ServingStatus::NotServing };
+        for name in self.names {
+            self.reporter.set_service_status(name, status).await;
+        }
+    }
+
+    /// Follows the switch for as long as it is polled.
+    pub(super) async fn follow(&self, mut readiness: watch::Receiver<bool>) {
+        loop {
+            let ready = *readiness.borrow_and_update();
+            self.set(ready).await;
+            if readiness.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
 impl<I: IndexApi + ?Sized> Clone for GrpcPort<I> {
     fn clone(&self) -> Self {
         Self { main: self.main.clone(), beside: self.beside.clone(), stop: self.stop.clone() }
@@ -43,12 +70,8 @@ impl<I: IndexApi + ?Sized> Clone for GrpcPort<I> {
 }
 
 impl<I: IndexApi + ?Sized> GrpcPort<I> {
-    /// The port, and what keeps health in step with `readiness`; to be polled for as long as the port is served.
-    pub(super) fn new(
-        main: Mounted<I>,
-        readiness: &Readiness,
-        stop: CancellationToken,
-    ) -> (Self, impl Future<Output = ()> + Send + use<I>) {
+    /// The port, and the handle that drives its health service.
+    pub(super) fn new(main: Mounted<I>, stop: CancellationToken) -> (Self, Health) {
         let (reporter, health) = tonic_health::server::health_reporter();
         let mut routes = Routes::builder();
         routes.add_service(health);
@@ -62,20 +85,8 @@ impl<I: IndexApi + ?Sized> GrpcPort<I> {
             routes.add_service(v1);
             routes.add_service(v1alpha);
         }
-        let mut readiness = readiness.follow();
-        let follow = async move {
-            loop {
-                let ready = *readiness.borrow_and_update();
-                let status = if ready { ServingStatus::Serving } else { ServingStatus::NotServing };
-                for name in ["", <Mounted<I> as NamedService>::NAME] {
-                    reporter.set_service_status(name, status).await;
-                }
-                if readiness.changed().await.is_err() {
-                    return;
-                }
-            }
-        };
-        (Self { main, beside: routes.routes().prepare(), stop }, follow)
+        let names = ["", <Mounted<I> as NamedService>::NAME];
+        (Self { main, beside: routes.routes().prepare(), stop }, Health { reporter, names })
     }
 
     /// Serves one connection until it ends or is asked to.

@@ -32,7 +32,7 @@ pub(super) async fn run<I: IndexApi + ?Sized>(
         .max_message_bytes(options.max_message_bytes)
         .isolate_lookups(options.isolate_lookups)
         .stop_with(ending.stop.clone());
-    let (port, health) = GrpcPort::new(service.mount(), &readiness, ending.stop.clone());
+    let (port, health) = GrpcPort::new(service.mount(), ending.stop.clone());
     let accepting = |name, listener, max_connections| Accepting {
         name,
         listener,
@@ -52,9 +52,10 @@ pub(super) async fn run<I: IndexApi + ?Sized>(
     let bridge = http("bridge", listeners.bridge, bridge.router());
 
     readiness.set(true);
+    health.set(true).await;
     metrics.set_up(true);
     let serving = async { tokio::try_join!(grpc, public, bridge).map(|_| ()) };
-    let upkeep = async { tokio::join!(health, sweep(index, &metrics, &options)) };
+    let upkeep = async { tokio::join!(health.follow(readiness.follow()), sweep(index, &metrics, &options)) };
     let life = async {
         tokio::pin!(serving);
         let failed = tokio::select! {
@@ -63,6 +64,7 @@ pub(super) async fn run<I: IndexApi + ?Sized>(
             () = shutdown => None,
         };
         readiness.set(false);
+        health.set(false).await;
         metrics.set_up(false);
         if failed.is_none() {
             tracing::info!("graceful_shutdown_started");
