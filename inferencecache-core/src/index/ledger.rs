@@ -499,6 +499,7 @@ impl Ledger {
     }
 
     /// The bytes of a stored hash.
+    #[cfg(feature = "testkit")]
     pub(super) fn hash_of(&self, word: Word) -> Hash<'_> {
         match word {
             Word::Narrow(bits) => Hash::Narrow(bits.to_be_bytes()),
@@ -575,7 +576,7 @@ impl Ledger {
     }
 
     /// Every entry, for inspection.
-    #[cfg(any(test, feature = "testkit"))]
+    #[cfg(feature = "testkit")]
     pub(super) fn dump(&self, mut each: impl FnMut(&[u8], &Arc<str>, &Entry)) {
         let chunks = self.shared.entries.chunks();
         for Seat { index, .. } in &self.time {
@@ -589,12 +590,14 @@ impl Ledger {
 }
 
 /// Bytes of a stored hash.
+#[cfg(feature = "testkit")]
 #[derive(Debug)]
 pub(super) enum Hash<'a> {
     Narrow([u8; 8]),
     Wide(&'a [u8]),
 }
 
+#[cfg(feature = "testkit")]
 impl AsRef<[u8]> for Hash<'_> {
     fn as_ref(&self) -> &[u8] {
         match self {

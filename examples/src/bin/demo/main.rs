@@ -118,9 +118,7 @@ impl Stack {
                 format!("--engine-block-size={}", capture.block_size()),
             ],
         )?;
-        let mut address = |attribute| server.wait_for_event("listening", attribute);
-        let grpc = address("grpc_addr")?;
-        let bridge = address("snapshot_addr")?;
+        let [grpc, bridge] = server.wait_for_event("listening", ["grpc_addr", "snapshot_addr"])?;
         // Every match counts, however short, and nothing ages while we read the table.
         let policy = serde_json::json!({"version": 7, "policies": [{
             "namespace": TENANT, "minimumMatchedTokens": 0, "routingFloorScore": 0, "evictionTTL": 315_360_000_000_000_000_u64,
@@ -151,7 +149,7 @@ impl Stack {
                 "--window=5ms".to_owned(),
             ],
         )?;
-        let health = subscriber.wait_for_event("health listening", "addr")?;
+        let [health] = subscriber.wait_for_event("health listening", ["addr"])?;
         Ok(Self { server, subscriber, engine, grpc, bridge, metrics: format!("http://{health}/metrics") })
     }
 

@@ -73,11 +73,13 @@ impl Process {
         }
     }
 
-    /// An attribute of the next JSON log line with this message.
-    pub(crate) fn wait_for_event(&mut self, message: &str, attribute: &str) -> Result<String> {
+    /// Attributes of the next JSON log line with this message.
+    pub(crate) fn wait_for_event<const N: usize>(&mut self, message: &str, names: [&str; N]) -> Result<[String; N]> {
         self.wait_for(message, |line| {
             let line: serde_json::Value = serde_json::from_str(line).ok()?;
-            (line.get("msg")? == message).then(|| line.get(attribute)?.as_str().map(str::to_owned))?
+            let found =
+                names.map(|name| line.get(name).and_then(|value| value.as_str()).unwrap_or_default().to_owned());
+            (line.get("msg")? == message).then_some(found)
         })
     }
 
