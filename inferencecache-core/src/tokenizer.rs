@@ -7,6 +7,8 @@ use std::fmt;
 pub enum TokenizeError {
     /// No tokenizer for this model.
     Unavailable,
+    /// The model id can be no model's.
+    UnsafeModelId,
     /// The tokenizer or its chat template failed.
     Failed,
 }
@@ -19,6 +21,6 @@ pub trait Tokenizer: Send + Sync + fmt::Debug + 'static {
     /// Token ids of one chat message with role `user` and content `text`, generation prompt on.
     ///
     /// # Errors
-    /// [`TokenizeError`] when the model is unknown or encoding fails.
+    /// [`TokenizeError`] when the model is unknown, or its id can be no model's, or encoding fails.
     fn encode_chat(&self, model: &str, text: &str) -> Result<Vec<u32>, TokenizeError>;
 }

@@ -368,6 +368,7 @@ impl From<TokenizeError> for FailOpen {
     fn from(error: TokenizeError) -> Self {
         match error {
             TokenizeError::Unavailable => Self::UnknownModel,
+            TokenizeError::UnsafeModelId => Self::UnsafeModelId,
             TokenizeError::Failed => Self::EncodeError,
         }
     }
