@@ -51,3 +51,5 @@ mod strict;
 pub mod subscriber;
 #[cfg(feature = "testkit")]
 pub mod testkit;
+#[cfg(feature = "tokenizer")]
+pub mod tokenize;
