@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inferencecache_core::route::{FailOpen, Pending, ReasonCode, Step};
-use inferencecache_core::{Answer, IndexApi, Router};
+use inferencecache_core::{Answer, Clock, IndexApi, Router};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::metrics::Metrics;
@@ -26,6 +26,8 @@ use crate::{convert, pb};
 
 /// Most prompts tokenised at a time.
 const TOKENISE_PERMITS: usize = 64;
+/// Most text tokenised at a time, in KiB: an encoder needs several hundred bytes for each of text. At least one of the longest.
+const TOKENISE_KIB: usize = 4 * 1024;
 /// Most lookups at a time on the blocking pool.
 const ISOLATED_PERMITS: usize = 256;
 
@@ -39,6 +41,7 @@ pub(super) struct Lookups<I: ?Sized> {
     /// Whether the index is asked on the blocking pool.
     pub(super) isolated: bool,
     tokenising: Arc<Semaphore>,
+    tokenising_kib: Arc<Semaphore>,
     isolating: Arc<Semaphore>,
 }
 
@@ -57,8 +60,9 @@ struct Call<'a, I: IndexApi + ?Sized> {
 
 impl<I: IndexApi + ?Sized> Lookups<I> {
     pub(super) fn new(router: Router<I>, metrics: Arc<Metrics>, isolated: bool) -> Self {
-        let [tokenising, isolating] = [TOKENISE_PERMITS, ISOLATED_PERMITS].map(|n| Arc::new(Semaphore::new(n)));
-        Self { router, metrics, isolated, tokenising, isolating }
+        let [tokenising, tokenising_kib, isolating] =
+            [TOKENISE_PERMITS, TOKENISE_KIB, ISOLATED_PERMITS].map(|n| Arc::new(Semaphore::new(n)));
+        Self { router, metrics, isolated, tokenising, tokenising_kib, isolating }
     }
 
     /// Answers one call. `limit` is the caller's, from now on.
@@ -133,13 +137,13 @@ impl<I: IndexApi + ?Sized> Call<'_, I> {
 
     async fn tokenise(&self, pending: &Pending, answer: &mut Box<Answer>) -> Step {
         let router = &self.lookups.router;
-        let tokens = match (router.tokenizer.clone(), self.lookups.tokenising.clone().try_acquire_owned()) {
+        let tokens = match (router.tokenizer.clone(), Slot::take(self.lookups, self.request.prompt_text.len())) {
             (None, _) => Err(FailOpen::Disabled),
-            (_, Err(_)) => Err(FailOpen::Saturated),
-            (Some(tokenizer), Ok(permit)) => {
+            (_, None) => Err(FailOpen::Saturated),
+            (Some(tokenizer), Some(slot)) => {
                 let request = self.request.clone();
                 let encode = move || tokenizer.encode_chat(&request.model_id, &request.prompt_text);
-                match self.in_time(pending, permit, encode).await {
+                match self.in_time(pending, slot, encode).await {
                     Some(Ok(tokens)) => tokens.map_err(FailOpen::from),
                     Some(Err(Panicked)) => Err(FailOpen::EncodeError),
                     None => {
@@ -182,15 +186,15 @@ impl<I: IndexApi + ?Sized> Call<'_, I> {
         answer
     }
 
-    /// Runs `work` on the blocking pool; `None` once the deadline has passed. The permit is held until `work` returns.
+    /// Runs `work` on the blocking pool; `None` once the deadline has passed. `held` is dropped when `work` returns.
     async fn in_time<T: Send + 'static>(
         &self,
         pending: &Pending,
-        permit: OwnedSemaphorePermit,
+        held: impl Send + 'static,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<Result<T, Panicked>> {
         let work = tokio::task::spawn_blocking(move || {
-            let _permit = permit;
+            let _held = held;
             catch_unwind(AssertUnwindSafe(work)).map_err(|_| Panicked)
         });
         let done = match pending.deadline() {
@@ -210,6 +214,32 @@ impl<I: IndexApi + ?Sized> Call<'_, I> {
 
 /// Something below a handler panicked.
 struct Panicked;
+
+/// One of the permits for tokenising, and one for each KiB of text, counted and timed for as long as they are held.
+struct Slot {
+    _permits: [OwnedSemaphorePermit; 2],
+    metrics: Arc<Metrics>,
+    clock: Arc<dyn Clock>,
+    start: u64,
+}
+
+impl Slot {
+    /// A slot for a text of so many bytes, if one is free now.
+    fn take<I: ?Sized>(lookups: &Lookups<I>, bytes: usize) -> Option<Self> {
+        let kib = u32::try_from(bytes.div_ceil(1024)).ok()?;
+        let permit = lookups.tokenising.clone().try_acquire_owned().ok()?;
+        let text = lookups.tokenising_kib.clone().try_acquire_many_owned(kib).ok()?;
+        lookups.metrics.tokenise_began();
+        let clock = lookups.router.clock.clone();
+        Some(Self { _permits: [permit, text], metrics: lookups.metrics.clone(), start: clock.monotonic(), clock })
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.metrics.tokenise_ended(Duration::from_micros(self.clock.monotonic().saturating_sub(self.start)));
+    }
+}
 
 impl<I: IndexApi + ?Sized> Drop for Call<'_, I> {
     fn drop(&mut self) {

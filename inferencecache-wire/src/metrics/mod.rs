@@ -37,6 +37,8 @@ use self::process::Process;
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 const LATENCY_BUCKETS: [f64; 10] = [0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1];
+/// From a short prompt to the longest one, and what no caller waits for any more.
+const TOKENISE_BUCKETS: [f64; 12] = [0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0];
 
 /// Paths of the bridge that authenticate, each with a counter of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +88,9 @@ struct Families {
     block_size_mismatch: IntCounterVec,
     auth: [IntCounterVec; 3],
     fail_open: IntCounterVec,
+    tokenizer_models: IntGauge,
+    tokenise_slots: IntGauge,
+    tokenise_seconds: Histogram,
     panics: IntCounterVec,
     updates: IntCounter,
     entries: IntCounter,
@@ -190,6 +195,22 @@ impl Metrics {
     /// One lookup whose input kept the index from being asked.
     pub fn fail_open(&self, cause: &str) {
         self.families.fail_open.with_label_values(&[cause]).inc();
+    }
+
+    /// How many models text can be tokenised for.
+    pub fn set_tokenizer_models(&self, models: usize) {
+        self.families.tokenizer_models.set(i64::try_from(models).unwrap_or(i64::MAX));
+    }
+
+    /// One of the places for tokenising was taken; [`Self::tokenise_ended`] follows.
+    pub fn tokenise_began(&self) {
+        self.families.tokenise_slots.inc();
+    }
+
+    /// The place was given back after `took`, whether or not anybody still waited.
+    pub fn tokenise_ended(&self, took: Duration) {
+        self.families.tokenise_slots.dec();
+        self.families.tokenise_seconds.observe(took.as_secs_f64());
     }
 
     /// One handler that panicked and was answered for.
@@ -364,6 +385,24 @@ impl Families {
                 "inferencecache_lookup_input_refused_total",
                 "Lookups answered NO_HINT because of their input, by cause.",
                 &["cause"],
+            ),
+            tokenizer_models: gauge(
+                "inferencecache_tokenizer_models",
+                "Models for which prompt text can be tokenised.",
+            ),
+            tokenise_slots: gauge(
+                "inferencecache_tokenize_slots_in_use",
+                "Prompts being tokenised, abandoned ones included; at most 64, and 4 MiB of text together.",
+            ),
+            tokenise_seconds: registered(
+                registry,
+                Histogram::with_opts(
+                    HistogramOpts::new(
+                        "inferencecache_tokenize_seconds",
+                        "Time from taking a slot to the tokenizer's return, also of calls that nobody waits for any more.",
+                    )
+                    .buckets(TOKENISE_BUCKETS.to_vec()),
+                ),
             ),
             panics: counters("inferencecache_handler_panics_total", "Handlers that panicked, by RPC.", &["rpc"]),
             updates: counter("inferencecache_ingest_updates_total", "Updates handed to the index."),
