@@ -50,7 +50,9 @@ pub(crate) fn flags() -> Flags {
     .text(
         "tokenizer-models-dir",
         "",
-        "Directory of tokenizers, for requests that carry prompt text. Empty: such requests are answered NO_HINT.",
+        "Directory of vetted models, read once at start, for requests that carry prompt text. Each directory below it with \
+             a tokenizer.json or a *.tiktoken file is a model, named by its path, such as Qwen/Qwen2.5-0.5B-Instruct. Empty, \
+             or a model that is not there: such requests are answered NO_HINT.",
     )
     .integer(
         "engine-block-size",

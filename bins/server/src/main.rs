@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 mod args;
+mod prompts;
 mod run;
 
 fn main() -> ExitCode {

@@ -13,6 +13,7 @@ use inferencecache_wire::server::Server;
 use tokio::runtime::Handle;
 
 use crate::args::{Auth, Config, SecondTier};
+use crate::prompts;
 
 /// Runs until a signal ends it.
 ///
@@ -29,14 +30,6 @@ pub(crate) fn run(config: Config) -> Result<(), Exit> {
 
 async fn serve(config: Config) -> Result<(), Exit> {
     let signals = Signals::install().map_err(|why| Exit::failure(format!("cannot catch signals: {why}")))?;
-    if !config.tokenizer_models_dir.is_empty() {
-        tracing::warn!(
-            reason = "this build has no tokenizer",
-            tokenizer_models_dir = config.tokenizer_models_dir,
-            effect = "requests that carry only prompt_text are answered NO_HINT",
-            "tokenizer_models_dir_ignored"
-        );
-    }
     let access = access(&config.auth)?;
     if config.tls.is_some() {
         return Err(Exit::failure(
@@ -51,6 +44,9 @@ async fn serve(config: Config) -> Result<(), Exit> {
     let index = IndexOptions { resolvers: Resolvers::all(&policies), sink: metrics.clone(), ..config.index };
     let mut router = Router::new(Arc::new(Index::new(index)), policies.clone());
     router.block_size = config.block_size;
+    if !config.tokenizer_models_dir.is_empty() {
+        router.tokenizer = prompts::tokenizer(config.tokenizer_models_dir, &metrics).await;
+    }
     let probe_t2_endpoint = config.second_tier.as_ref().map(|store| store.endpoint.to_string());
     let server = Server::new(router, policies, access)
         .metrics(metrics)

@@ -88,6 +88,13 @@ impl Running {
         Some(answer)
     }
 
+    /// The first line of the log with this message.
+    fn said(&self, what: &str) -> serde_json::Value {
+        let lines = self.lines.lock().expect("unpoisoned");
+        let line = lines.iter().find(|line| message(line) == what);
+        serde_json::from_str(line.unwrap_or_else(|| panic!("no {what} in {lines:?}"))).expect("JSON")
+    }
+
     fn signal(&self, name: &str) {
         let status = Command::new("kill").args([name, &self.child.id().to_string()]).status().expect("kill runs");
         assert!(status.success());
@@ -294,12 +301,11 @@ fn log_options_are_forgiving() {
     assert!(lines[1].contains(" level=ERROR msg=serve_error err=\""));
 }
 
+#[cfg(not(feature = "tokenizer"))]
 #[test]
 fn a_tokenizer_directory_is_not_silently_ignored() {
     let server = Running::start(&["--tokenizer-models-dir=/models"]);
-    let lines = server.lines.lock().expect("unpoisoned").clone();
-    let warning = lines.iter().find(|line| message(line) == "tokenizer_models_dir_ignored").expect("warned");
-    let warning: serde_json::Value = serde_json::from_str(warning).expect("JSON");
+    let warning = server.said("tokenizer_models_dir_ignored");
     assert_eq!((&warning["level"], &warning["tokenizer_models_dir"]), (&"WARN".into(), &"/models".into()));
     assert!(warning["reason"].is_string() && warning["effect"].is_string());
 }
@@ -329,6 +335,66 @@ fn a_probe_asks_the_store_that_is_named() {
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
         assert!(answer.contains(&format!(r#"{{"backend":"cb-1","ingest":"ok","routing":"ok",{results}"#)), "{answer}");
     }
+}
+
+#[cfg(feature = "tokenizer")]
+#[test]
+fn a_tokenizer_directory_that_cannot_be_read_is_no_reason_not_to_start() {
+    let server = Running::start(&["--tokenizer-models-dir=/no/such/models"]);
+    let warning = server.said("tokenizer_models_dir_unreadable");
+    assert_eq!((&warning["level"], &warning["tokenizer_models_dir"]), (&"WARN".into(), &"/no/such/models".into()));
+    assert!(server.get("/metrics").is_some_and(|text| text.contains("\ninferencecache_tokenizer_models 0\n")));
+}
+
+/// fingerprint:43 fingerprint:46. The encoder of one model has no token for `b`, at which its library panics.
+#[cfg(feature = "tokenizer")]
+#[test]
+fn prompts_are_tokenised_with_the_models_of_a_directory() {
+    let root = tempfile::tempdir().expect("a directory");
+    let write = |file: &str, text: &str| {
+        let path = root.path().join(file);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("created");
+        std::fs::write(path, text).expect("written");
+    };
+    write("org/good/v.tiktoken", "YQ== 7\n");
+    write("org/good/chat_template.jinja", "{{ messages[0].content }}");
+    write("broken/tokenizer.json", "{}");
+    let server = Running::start(&["--tokenizer-models-dir", root.path().to_str().expect("UTF-8")]);
+    let summary = server.said("tokenizer_models_loaded");
+    assert_eq!((&summary["found"], &summary["loaded"], &summary["failed"]), (&2.into(), &1.into(), &1.into()));
+    assert_eq!(server.said("tokenizer_model_loaded")["model"], "org/good");
+    let failed = server.said("tokenizer_model_failed");
+    assert_eq!((&failed["level"], &failed["model"]), (&"WARN".into(), &"broken".into()));
+    runtime().block_on(async {
+        let options = ClientOptions { call_timeout: PATIENCE, ..ClientOptions::default() };
+        let client = HintClient::new(&server.grpc, &options).expect("an address");
+        for (prompt, echo) in [("aaa", vec![7; 3]), ("secret", vec![]), ("aa", vec![7; 2])] {
+            let request = pb::LookupRouteRequest {
+                model_id: "org/good".to_owned(),
+                prompt_text: prompt.to_owned(),
+                ..Default::default()
+            };
+            let hint = client.lookup(request).await;
+            assert_eq!((hint.response.reason_code.as_str(), hint.degraded), ("NO_HINT", None));
+            assert_eq!(hint.response.token_ids, echo, "{prompt}");
+        }
+    });
+    let text = server.get("/metrics").expect("an answer");
+    for line in [
+        "inferencecache_tokenizer_models 1",
+        "inferencecache_lookup_input_refused_total{cause=\"encode_error\"} 1",
+        "inferencecache_lookup_input_refused_total{cause=\"sub_block\"} 2",
+        "inferencecache_tokenize_slots_in_use 0",
+    ] {
+        assert!(text.contains(&format!("\n{line}\n")), "{line} is not in {text}");
+    }
+    // A panic is said like anything else, and without its message, which may quote a prompt.
+    let panicked = server.said("panic");
+    assert_eq!(panicked["level"], "ERROR");
+    assert!(panicked["location"].as_str().is_some_and(|location| location.contains("tiktoken")), "{panicked}");
+    server.signal("-TERM");
+    let (status, _) = server.ended();
+    assert!(status.success());
 }
 
 /// server:83
