@@ -17,6 +17,8 @@
 //! | `client` | [`grpc::client`], and the stubs in [`pb`] |
 //! | `server` | the service, both HTTP surfaces, metrics, and the server around them |
 //! | `subscriber` | engine events and the subscriber that forwards them |
+//! | `t2-redis` | the self-test's client of a store that speaks the Redis protocol |
+//! | `tokenizer` | tokenizers and chat templates, for requests that carry text |
 //! | `testkit` | a fake engine |
 //!
 //! Each works without the others, and the crate builds without any; what is left then needs no runtime.
