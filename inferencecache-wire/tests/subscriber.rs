@@ -215,6 +215,67 @@ async fn an_engine_that_dials_out_is_listened_to() {
     assert_eq!(running.metric("reconnects_total"), 1.0);
 }
 
+#[tokio::test]
+async fn a_publisher_that_comes_back_on_its_port_is_subscribed_to_again() {
+    let (mut engine, server) = (engine(), Recorder::start().await);
+    let running = Running::start(config(engine.endpoint(), server.address));
+    for round in 0..3 {
+        subscribed(&engine).await;
+        engine.publish(TOPIC, &pair(5.0, round, 1 + 2 * round)).unwrap();
+        let tokens = u32::try_from(1 + 2 * round).unwrap();
+        let block = (String::new(), hash_of(&[tokens, tokens + 1]));
+        server.wait("the block", |rpcs| held(rpcs).contains(&block)).await;
+        engine.restart().unwrap();
+    }
+    assert_eq!(running.metric("reconnects_total"), 2.0);
+}
+
+/// Forwards connections to an address until it is told to hold what it carries; new connections are forwarded.
+async fn relay(to: std::net::SocketAddr) -> (std::net::SocketAddr, tokio::sync::watch::Sender<u32>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (holds, watch) = tokio::sync::watch::channel(0);
+    tokio::spawn(async move {
+        while let Ok((mut from, _)) = listener.accept().await {
+            let mut watch = watch.clone();
+            watch.mark_unchanged();
+            tokio::spawn(async move {
+                let mut to = tokio::net::TcpStream::connect(to).await.unwrap();
+                let copied = tokio::io::copy_bidirectional(&mut from, &mut to);
+                tokio::select! {
+                    _ = copied => {}
+                    _ = watch.changed() => {
+                        // Keeps both sockets open and carries nothing any more.
+                        std::future::pending::<()>().await;
+                    }
+                }
+            });
+        }
+    });
+    (address, holds)
+}
+
+// field:43
+#[tokio::test]
+#[ignore = "takes half a minute: the time after which a silent connection counts as dead"]
+async fn a_connection_to_the_server_that_died_silently_is_replaced() {
+    let (mut engine, server) = (engine(), Recorder::start().await);
+    let (address, holds) = relay(server.address).await;
+    let running = Running::start(config(engine.endpoint(), address));
+    subscribed(&engine).await;
+    let last = engine.publish(TOPIC, &pair(5.0, 1, 1)).unwrap();
+    running.reach(last).await;
+    holds.send_modify(|holds| *holds += 1);
+    let start = Instant::now();
+    let last = engine.publish(TOPIC, &pair(5.0, 2, 3)).unwrap();
+    while running.metrics.acknowledged_sequence(0) != i64::try_from(last).ok() {
+        assert!(start.elapsed() < Duration::from_secs(60));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    eventually("a full report", || running.metric("full_reports_total") >= 1.0).await;
+    assert_eq!(held(&server.rpcs()).len(), 2);
+}
+
 /// Plays a recording and returns how many prompts are predicted by what the server then holds.
 async fn play(file: &str, block_size: u32, recomputes_last: bool, adapters: &[&str], topic: &str) -> (usize, usize) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/captures").join(file);

@@ -26,6 +26,8 @@ mod places;
 mod removed;
 mod stored;
 mod streams;
+#[cfg(test)]
+mod tests;
 
 pub use adapters::{AdapterId, Adapters, MAX_ADAPTER_NAME, MAX_ADAPTERS};
 pub use delivery::Ticks;

@@ -189,6 +189,13 @@ impl Pairs {
         (self.free, self.dirty, self.cursor) = (None, 0, 0);
     }
 
+    /// Copies in T1 and T2, and blocks, of every pair.
+    #[cfg(test)]
+    pub(super) fn counts(&self) -> std::collections::HashMap<u32, [u32; 3]> {
+        let live = (0..).zip(&self.slots).filter(|(_, pair)| pair.flags & FREE == 0);
+        live.map(|(slot, pair)| (slot, [pair.t1, pair.t2, pair.blocks])).collect()
+    }
+
     // === delivery ===
 
     /// Whether a report of the pair may have reached the server.
