@@ -14,9 +14,10 @@ use inferencecache_core::time::{Clock as _, ManualClock};
 use inferencecache_core::tokenizer::{TokenizeError, Tokenizer as _};
 use inferencecache_wire::tokenize::{Models, SkipReason};
 use models::*;
-use tokenizers::Tokenizer;
 use tokenizers::models::wordlevel::WordLevel;
+use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::pre_tokenizers::whitespace::WhitespaceSplit;
+use tokenizers::{SplitDelimiterBehavior, Tokenizer};
 
 fn loaded(models: &Models) -> Vec<&str> {
     models.report().loaded.iter().map(|model| &*model.model).collect()
@@ -202,6 +203,53 @@ fn templates_are_taken_from_the_first_source_that_has_one() {
     let none = Dir::new().toy("m").load();
     assert_eq!(none.encode_chat("m", "hello"), Err(TokenizeError::Failed), "no template");
     assert!(!none.report().loaded[0].chat);
+}
+
+/// Qwen's pattern, with the pieces that the engines' regular expressions (Oniguruma) cut this text into.
+#[test]
+fn text_is_split_where_the_engines_split_it() {
+    let pattern = concat!(
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+",
+        r"|\s+(?!\S)|\s+",
+    );
+    let text = "I'LL say \u{2018}it\u{2019}'s  12  x\u{a0}é!!\n\n  if:\n\tok \u{2003}\n  中文e\u{301}'\u{17f}";
+    let pieces = [
+        "I",
+        "'LL",
+        " say",
+        " \u{2018}",
+        "it",
+        "\u{2019}'",
+        "s",
+        " ",
+        " ",
+        "1",
+        "2",
+        " ",
+        " x",
+        "\u{a0}é",
+        "!!\n\n",
+        " ",
+        " if",
+        ":\n",
+        "\tok",
+        " \u{2003}\n",
+        " ",
+        " 中文e",
+        "\u{301}'",
+        "\u{17f}",
+    ];
+    let mut words: Vec<&str> = pieces.to_vec();
+    words.sort_unstable();
+    words.dedup();
+    let id = |piece: &str| words.binary_search(&piece).map_or(0, |at| at as u32 + 1);
+    let vocab = words.iter().map(|word| ((*word).to_owned(), id(word))).chain([("<unk>".to_owned(), 0)]).collect();
+    let mut tokenizer =
+        Tokenizer::new(WordLevel::builder().vocab(vocab).unk_token("<unk>".to_owned()).build().unwrap());
+    let split = Split::new(SplitPattern::Regex(pattern.to_owned()), SplitDelimiterBehavior::Isolated, false);
+    tokenizer.with_pre_tokenizer(Some(split.unwrap()));
+    let models = Dir::new().with("m/tokenizer.json", &tokenizer.to_string(false).unwrap()).load();
+    assert_eq!(models.encode_plain("m", text), Ok(pieces.map(id).to_vec()));
 }
 
 #[test]
