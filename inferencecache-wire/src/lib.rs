@@ -19,11 +19,14 @@
 //! | `subscriber` | engine events and the subscriber that forwards them |
 //! | `t2-redis` | the self-test's client of a store that speaks the Redis protocol |
 //! | `tokenizer` | tokenizers and chat templates, for requests that carry text |
+//! | `canary` | whether a live engine reuses the KV of a prompt |
 //! | `testkit` | a fake engine |
 //!
 //! Each works without the others, and the crate builds without any; what is left then needs no runtime.
 
 pub mod auth;
+#[cfg(feature = "canary")]
+pub mod canary;
 #[cfg(feature = "server")]
 pub mod convert;
 #[cfg(any(feature = "client", feature = "server"))]
