@@ -63,7 +63,7 @@ features: ## Each library without features, and wire with each of its own
 	$(CARGO) check -p inferencecache-core --no-default-features
 	$(CARGO) check -p inferencecache-wire --no-default-features
 	$(CARGO) check -p inferencecache-kube --no-default-features
-	for feature in client server subscriber t2-redis tokenizer canary testkit; do \
+	for feature in client server subscriber t2-redis tokenizer canary testkit tls server,tls; do \
 		$(CARGO) check -p inferencecache-wire --no-default-features --features $$feature || exit 1; \
 	done
 	$(CARGO) check -p inferencecache-server --no-default-features

@@ -27,6 +27,8 @@
 pub mod auth;
 #[cfg(feature = "canary")]
 pub mod canary;
+#[cfg(any(feature = "client", feature = "tls"))]
+mod chain;
 #[cfg(feature = "server")]
 pub mod convert;
 #[cfg(any(feature = "client", feature = "server"))]
@@ -58,3 +60,5 @@ pub mod subscriber;
 pub mod testkit;
 #[cfg(feature = "tokenizer")]
 pub mod tokenize;
+#[cfg(feature = "tls")]
+pub mod tls;

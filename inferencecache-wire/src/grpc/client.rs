@@ -17,12 +17,14 @@
 //! The connection is made when first needed and made again when it breaks; pings notice a peer that has silently gone,
 //! also while nothing is asked.
 
+use std::error::Error as _;
 use std::fmt;
 use std::time::Duration;
 
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
+use crate::chain::chain;
 use crate::pb;
 use crate::pb::inference_cache_client::InferenceCacheClient;
 
@@ -37,6 +39,9 @@ pub struct ClientOptions {
     pub keepalive_interval: Duration,
     /// For the answer to a ping, after which the connection counts as broken. Default 10 s.
     pub keepalive_timeout: Duration,
+    /// TLS, with the protocol [`ALPN_H2`](crate::tls::ALPN_H2). Default none: plaintext.
+    #[cfg(feature = "tls")]
+    pub tls: Option<crate::tls::ClientTls>,
 }
 
 impl Default for ClientOptions {
@@ -46,7 +51,24 @@ impl Default for ClientOptions {
             call_timeout: Duration::from_millis(20),
             keepalive_interval: Duration::from_secs(20),
             keepalive_timeout: Duration::from_secs(10),
+            #[cfg(feature = "tls")]
+            tls: None,
         }
+    }
+}
+
+impl ClientOptions {
+    /// The scheme that a URL must have if it has one.
+    #[cfg(feature = "tls")]
+    fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
+    }
+
+    /// The scheme that a URL must have if it has one.
+    #[cfg(not(feature = "tls"))]
+    #[expect(clippy::unused_self, reason = "the one with TLS looks at itself")]
+    fn scheme(&self) -> &'static str {
+        "http"
     }
 }
 
@@ -60,7 +82,7 @@ pub struct InvalidAddress {
     source: Option<tonic::transport::Error>,
 }
 
-/// A channel to `server` (`host:port`, or a URL) that connects when first used and pings its peer.
+/// A channel to `server` (`host:port`, or a URL whose scheme says whether it is TLS) that connects when first used and pings its peer.
 ///
 /// The piece under [`HintClient`], for callers of the other RPCs. It limits connecting, but no call: see
 /// [`tonic::Request::set_timeout`].
@@ -69,8 +91,12 @@ pub struct InvalidAddress {
 /// [`InvalidAddress`] when no connection can ever be tried.
 pub fn channel(server: &str, options: &ClientOptions) -> Result<Channel, InvalidAddress> {
     let invalid = |source| InvalidAddress { address: server.to_owned(), source };
-    let url = if server.contains("://") { server.to_owned() } else { format!("http://{server}") };
-    let endpoint = Endpoint::from_shared(url).map_err(|why| invalid(Some(why)))?;
+    let target = match (server.split_once("://"), options.scheme()) {
+        (None, _) => server,
+        (Some((scheme, target)), wanted) if scheme.eq_ignore_ascii_case(wanted) => target,
+        (Some(_), _) => return Err(invalid(None)),
+    };
+    let endpoint = Endpoint::from_shared(format!("http://{target}")).map_err(|why| invalid(Some(why)))?;
     if endpoint.uri().port().is_none() || endpoint.uri().host().is_none_or(str::is_empty) {
         return Err(invalid(None));
     }
@@ -80,6 +106,15 @@ pub fn channel(server: &str, options: &ClientOptions) -> Result<Channel, Invalid
         .http2_keep_alive_interval(options.keepalive_interval)
         .keep_alive_timeout(options.keepalive_timeout)
         .keep_alive_while_idle(true);
+    #[cfg(feature = "tls")]
+    if let Some(tls) = &options.tls {
+        // What is dialled is `http` to tonic, because TLS is the connector's; what requests say is the truth.
+        let authority = endpoint.uri().authority().map_or(target, |authority| authority.as_str());
+        let origin =
+            tonic::codegen::http::Uri::builder().scheme("https").authority(authority).path_and_query("/").build();
+        let origin = origin.map_err(|_| invalid(None))?;
+        return Ok(endpoint.origin(origin).connect_with_connector_lazy(tls.connector()));
+    }
     Ok(endpoint.connect_lazy())
 }
 
@@ -134,7 +169,10 @@ impl HintClient {
         match tokio::time::timeout(self.call_timeout, stub.lookup_route(request)).await {
             Ok(Ok(response)) => Hint { response: response.into_inner(), degraded: None },
             Ok(Err(status)) => Hint::without(match status.code() {
-                Code::Unavailable | Code::Unknown => Cause::Unreachable(status.message().to_owned()),
+                Code::Unavailable | Code::Unknown => Cause::Unreachable(match status.source() {
+                    Some(why) => chain(why),
+                    None => status.message().to_owned(),
+                }),
                 Code::DeadlineExceeded | Code::Cancelled => Cause::Slow(self.call_timeout),
                 code => Cause::Refused(code, status.message().to_owned()),
             }),
