@@ -3,6 +3,7 @@
 #[path = "common/server.rs"]
 mod server;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -204,7 +205,8 @@ async fn the_body_is_capped_as_a_whole() {
 struct Scripted(AtomicUsize);
 
 impl Guard for Scripted {
-    fn admit<'a>(&'a self, path: AuthPath, headers: &'a HeaderMap) -> Decision<'a> {
+    fn admit<'a>(&'a self, path: AuthPath, headers: &'a HeaderMap, source: Option<IpAddr>) -> Decision<'a> {
+        assert_eq!(source, Some(IpAddr::from([127, 0, 0, 1])));
         self.0.fetch_add(1, Ordering::Relaxed);
         Box::pin(async move {
             match (headers.get("authorization").and_then(|value| value.to_str().ok()), path) {

@@ -3,6 +3,7 @@
 #[path = "common/server.rs"]
 mod server;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -114,7 +115,7 @@ async fn any_other_method_is_told_the_right_one() {
 struct Closed(Denied);
 
 impl Guard for Closed {
-    fn admit<'a>(&'a self, path: AuthPath, _headers: &'a HeaderMap) -> Decision<'a> {
+    fn admit<'a>(&'a self, path: AuthPath, _headers: &'a HeaderMap, _source: Option<IpAddr>) -> Decision<'a> {
         assert_eq!(path, AuthPath::Probe);
         let denied = self.0;
         Box::pin(async move { Err(denied) })

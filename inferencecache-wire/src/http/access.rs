@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::http::{HeaderMap, Response, StatusCode, header};
+use axum::http::{Extensions, HeaderMap, Response, StatusCode, header};
 
 use super::{plain, plain_with};
 use crate::metrics::{AuthPath, AuthResult, Metrics};
@@ -27,9 +28,13 @@ pub type Decision<'a> = Pin<Box<dyn Future<Output = Result<(), Denied>> + Send +
 
 /// Decides about requests. Asked before the method and the body are looked at.
 pub trait Guard: Send + Sync + fmt::Debug + 'static {
-    /// Whether a request with these headers may use `path`.
-    fn admit<'a>(&'a self, path: AuthPath, headers: &'a HeaderMap) -> Decision<'a>;
+    /// Whether a request with these headers, from `source` if that is known, may use `path`.
+    fn admit<'a>(&'a self, path: AuthPath, headers: &'a HeaderMap, source: Option<IpAddr>) -> Decision<'a>;
 }
+
+/// Where a request comes from: an extension of the request, put there by whoever accepts the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer(pub IpAddr);
 
 /// How the bridge is guarded.
 #[derive(Debug, Clone)]
@@ -42,11 +47,19 @@ pub enum Access {
 
 impl Access {
     /// Lets the request through, or gives the answer that it gets instead.
-    pub(super) async fn check(&self, metrics: &Metrics, path: AuthPath, headers: &HeaderMap) -> Option<Response<Body>> {
+    pub(super) async fn check(
+        &self,
+        metrics: &Metrics,
+        path: AuthPath,
+        headers: &HeaderMap,
+        extensions: &Extensions,
+    ) -> Option<Response<Body>> {
         let Self::Guarded(guard) = self else {
             return None;
         };
-        let (result, refusal) = match guard.admit(path, headers).await {
+        let source = extensions.get::<Peer>().map(|peer| peer.0);
+        let decision = guard.admit(path, headers, source);
+        let (result, refusal) = match decision.await {
             Ok(()) => (AuthResult::Ok, None),
             Err(Denied::Unauthorized) => (AuthResult::Unauth, Some(unauthorized())),
             Err(Denied::Forbidden) => (AuthResult::Forbidden, Some(plain(StatusCode::FORBIDDEN, "forbidden"))),

@@ -4,6 +4,7 @@
 //! 2. A policy push is applied whole or not at all.
 //! 3. `/snapshot` cannot fail on data, and at most two are built at a time: each walks the index.
 
+use std::future::Future;
 use std::sync::Arc;
 
 use axum::Router;
@@ -64,6 +65,11 @@ impl<I: IndexApi + ?Sized> Bridge<I> {
             .with_state(Arc::new(self))
     }
 
+    /// The answer to a request that does not get through.
+    fn refuses(&self, path: AuthPath, request: &Request<Body>) -> impl Future<Output = Option<Response<Body>>> + Send {
+        self.access.check(&self.metrics, path, request.headers(), request.extensions())
+    }
+
     /// Applies a body, or says what is wrong with it.
     fn apply(&self, body: Result<Vec<u8>, body::Broken>) -> Result<(), String> {
         let body = body.map_err(|why| format!("decode policy snapshot: {why}"))?;
@@ -80,7 +86,7 @@ impl<I: IndexApi + ?Sized> Bridge<I> {
 }
 
 async fn publish<I: IndexApi + ?Sized>(State(bridge): State<Arc<Bridge<I>>>, request: Request<Body>) -> Response<Body> {
-    if let Some(refusal) = bridge.access.check(&bridge.metrics, AuthPath::Snapshot, request.headers()).await {
+    if let Some(refusal) = bridge.refuses(AuthPath::Snapshot, &request).await {
         return refusal;
     }
     if request.method() != Method::GET {
@@ -98,7 +104,7 @@ async fn publish<I: IndexApi + ?Sized>(State(bridge): State<Arc<Bridge<I>>>, req
 }
 
 async fn push<I: IndexApi + ?Sized>(State(bridge): State<Arc<Bridge<I>>>, request: Request<Body>) -> Response<Body> {
-    if let Some(refusal) = bridge.access.check(&bridge.metrics, AuthPath::Policy, request.headers()).await {
+    if let Some(refusal) = bridge.refuses(AuthPath::Policy, &request).await {
         return refusal;
     }
     if request.method() != Method::POST && request.method() != Method::PUT {
@@ -118,7 +124,7 @@ async fn push<I: IndexApi + ?Sized>(State(bridge): State<Arc<Bridge<I>>>, reques
 }
 
 async fn test<I: IndexApi + ?Sized>(State(bridge): State<Arc<Bridge<I>>>, request: Request<Body>) -> Response<Body> {
-    if let Some(refusal) = bridge.access.check(&bridge.metrics, AuthPath::Probe, request.headers()).await {
+    if let Some(refusal) = bridge.refuses(AuthPath::Probe, &request).await {
         return refusal;
     }
     probe::answer(&bridge.prober, &bridge.metrics, request).await

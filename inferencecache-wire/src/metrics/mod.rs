@@ -64,6 +64,21 @@ pub enum AuthResult {
     Error,
 }
 
+/// How a TLS handshake on the gRPC port ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Handshake {
+    /// Well.
+    Ok,
+    /// Either side refused the other.
+    Failed,
+    /// The peer went away.
+    Gone,
+    /// It took too long.
+    Timeout,
+    /// There were too many at the time.
+    Refused,
+}
+
 /// Everything the server counts. Share it by [`Arc`](std::sync::Arc).
 pub struct Metrics {
     registry: Registry,
@@ -79,6 +94,10 @@ pub struct Metrics {
 struct Families {
     server_up: IntGauge,
     grpc_tls: IntGauge,
+    tls_reloads: IntCounterVec,
+    /// Without labels; a vector so that there is no series as long as there is no certificate.
+    tls_not_after: IntGaugeVec,
+    tls_handshakes: IntCounterVec,
     build: IntGaugeVec,
     index_entries: IntGaugeVec,
     calls: IntCounterVec,
@@ -168,6 +187,29 @@ impl Metrics {
     /// Whether gRPC is served over TLS.
     pub fn set_grpc_tls(&self, tls: bool) {
         self.families.grpc_tls.set(tls.into());
+    }
+
+    /// One replacement of the TLS files, taken into use or refused.
+    pub fn tls_reload(&self, ok: bool) {
+        self.families.tls_reloads.with_label_values(&[if ok { "ok" } else { "error" }]).inc();
+    }
+
+    /// Until when the certificate in use is valid, in Unix seconds.
+    pub fn set_tls_not_after(&self, seconds: u64) {
+        let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
+        self.families.tls_not_after.with_label_values::<&str>(&[]).set(seconds);
+    }
+
+    /// One TLS handshake.
+    pub fn tls_handshake(&self, outcome: Handshake) {
+        let result = match outcome {
+            Handshake::Ok => "ok",
+            Handshake::Failed => "failed",
+            Handshake::Gone => "gone",
+            Handshake::Timeout => "timeout",
+            Handshake::Refused => "refused",
+        };
+        self.families.tls_handshakes.with_label_values(&[result]).inc();
     }
 
     /// Names the build.
@@ -352,6 +394,21 @@ impl Families {
             grpc_tls: gauge(
                 "inferencecache_server_grpc_tls_enabled",
                 "1 if gRPC is served over TLS, 0 if in plaintext.",
+            ),
+            tls_reloads: counters(
+                "inferencecache_server_grpc_tls_reloads_total",
+                "Replacements of the gRPC TLS files by result; after an error the last good ones are in use.",
+                &["result"],
+            ),
+            tls_not_after: gauges(
+                "inferencecache_server_grpc_tls_not_after_timestamp_seconds",
+                "End of validity of the gRPC certificate in use, in Unix seconds.",
+                &[],
+            ),
+            tls_handshakes: counters(
+                "inferencecache_server_grpc_tls_handshakes_total",
+                "TLS handshakes on the gRPC port by result.",
+                &["result"],
             ),
             build: gauges("inferencecache_build_info", "Always 1; the labels name the build.", &["version", "commit"]),
             index_entries: gauges(

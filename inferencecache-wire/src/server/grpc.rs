@@ -11,7 +11,7 @@ use hyper::server::conn::http2;
 use hyper::service::Service as HyperService;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use inferencecache_core::IndexApi;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::body::Body;
@@ -34,7 +34,7 @@ const UNAVAILABLE: &str = "14";
 pub(super) struct GrpcPort<I: IndexApi + ?Sized> {
     main: Mounted<I>,
     beside: Routes,
-    stop: CancellationToken,
+    pub(super) stop: CancellationToken,
 }
 
 /// The health service's answers: for the server as a whole and for our service, always the same.
@@ -90,7 +90,11 @@ impl<I: IndexApi + ?Sized> GrpcPort<I> {
     }
 
     /// Serves one connection until it ends or is asked to.
-    pub(super) fn serve(&self, stream: TcpStream, options: &ServerOptions) -> impl Future<Output = ()> + Send + use<I> {
+    pub(super) fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+        &self,
+        stream: S,
+        options: &ServerOptions,
+    ) -> impl Future<Output = ()> + Send + use<I, S> {
         let mut http = http2::Builder::new(TokioExecutor::new());
         http.timer(TokioTimer::new())
             .keep_alive_interval(options.keepalive_interval)

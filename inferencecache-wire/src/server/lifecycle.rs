@@ -4,7 +4,10 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Instant;
 
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use inferencecache_core::IndexApi;
@@ -14,6 +17,7 @@ use super::accept::{Accepting, Ending};
 use super::grpc::GrpcPort;
 use super::{Listeners, ServeError, Server, ServerOptions};
 use crate::grpc::service::InferenceCacheService;
+use crate::http::access::Peer;
 use crate::http::bridge::Bridge;
 use crate::http::public;
 use crate::metrics::Metrics;
@@ -24,7 +28,7 @@ pub(super) async fn run<I: IndexApi + ?Sized>(
     listeners: Listeners,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
-    let Server { router, policies, access, metrics, readiness, options, second_tier } = server;
+    let Server { router, policies, access, metrics, readiness, options, second_tier, transport } = server;
     let index = router.index.clone();
     let ending = Ending::default();
     let service = InferenceCacheService::new(router)
@@ -41,7 +45,7 @@ pub(super) async fn run<I: IndexApi + ?Sized>(
         ending: ending.clone(),
     };
     let grpc = accepting("grpc", listeners.grpc, options.max_grpc_connections);
-    let grpc = grpc.run(|stream| port.serve(stream, &options));
+    let grpc = grpc.run(|stream| transport.serve(stream, &port, &options));
     let http = |name, listener: TcpListener, routes: axum::Router| {
         let (ending, options) = (ending.clone(), options.clone());
         accepting(name, listener, options.max_http_connections)
@@ -51,11 +55,13 @@ pub(super) async fn run<I: IndexApi + ?Sized>(
     let bridge = Bridge::new(index.clone(), policies, metrics.clone(), access).second_tier(second_tier);
     let bridge = http("bridge", listeners.bridge, bridge.router());
 
+    metrics.set_grpc_tls(transport.is_tls());
     readiness.set(true);
     health.set(true).await;
     metrics.set_up(true);
     let serving = async { tokio::try_join!(grpc, public, bridge).map(|_| ()) };
-    let upkeep = async { tokio::join!(health.follow(readiness.follow()), sweep(index, &metrics, &options)) };
+    let upkeep =
+        async { tokio::join!(health.follow(readiness.follow()), sweep(index, &metrics, &options), transport.watch()) };
     let life = async {
         tokio::pin!(serving);
         let failed = tokio::select! {
@@ -110,7 +116,15 @@ fn serve_http(
 ) -> impl Future<Output = ()> + Send + use<> {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(options.header_timeout);
-    let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
+    let peer = stream.peer_addr().map(|address| Peer(address.ip()));
+    let routes = TowerToHyperService::new(routes);
+    let routes = service_fn(move |mut request: Request<Incoming>| {
+        if let Ok(peer) = &peer {
+            request.extensions_mut().insert(*peer);
+        }
+        routes.call(request)
+    });
+    let connection = http.serve_connection(TokioIo::new(stream), routes);
     let stop = ending.stop.clone();
     async move {
         tokio::pin!(connection);

@@ -29,6 +29,9 @@ mod grpc;
 mod handshake;
 mod lifecycle;
 mod listen;
+#[cfg(feature = "tls")]
+mod tls;
+mod transport;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -44,6 +47,9 @@ use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 
 pub use self::listen::BindError;
+#[cfg(feature = "tls")]
+pub use self::tls::{GrpcTls, TlsLimits};
+use self::transport::Transport;
 
 /// Where the three listeners are bound: `host:port`, an empty host being all interfaces, IPv4 and IPv6.
 #[derive(Debug, Clone)]
@@ -93,6 +99,7 @@ pub struct Server<I: ?Sized> {
     readiness: Readiness,
     options: ServerOptions,
     second_tier: Option<Arc<dyn T2Client>>,
+    transport: Transport,
 }
 
 /// A server that is bound and not yet serving.
@@ -159,6 +166,7 @@ impl<I: IndexApi + ?Sized> Server<I> {
             readiness: Readiness::default(),
             options: ServerOptions::default(),
             second_tier: None,
+            transport: Transport::default(),
         }
     }
 
@@ -173,6 +181,14 @@ impl<I: IndexApi + ?Sized> Server<I> {
     #[must_use]
     pub fn options(mut self, options: ServerOptions) -> Self {
         self.options = options;
+        self
+    }
+
+    /// Serves gRPC over TLS. Default plaintext.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn tls(mut self, tls: Option<GrpcTls>) -> Self {
+        self.transport.tls = tls;
         self
     }
 

@@ -28,6 +28,8 @@ pub(crate) struct Setup {
     pub(crate) access: Access,
     pub(crate) options: ServerOptions,
     pub(crate) second_tier: Option<Arc<dyn T2Client>>,
+    #[cfg(feature = "tls")]
+    pub(crate) tls: Option<inferencecache_wire::server::GrpcTls>,
 }
 
 impl Setup {
@@ -46,7 +48,16 @@ impl Setup {
     pub(crate) fn over(index: Arc<dyn IndexApi>, policies: Arc<PolicyStore>, metrics: Arc<Metrics>) -> Self {
         let router = Router::new(index, policies.clone());
         let options = ServerOptions { lame_duck: Duration::ZERO, ..ServerOptions::default() };
-        Self { router, policies, metrics, access: Access::Open, options, second_tier: None }
+        Self {
+            router,
+            policies,
+            metrics,
+            access: Access::Open,
+            options,
+            second_tier: None,
+            #[cfg(feature = "tls")]
+            tls: None,
+        }
     }
 
     pub(crate) async fn start(self) -> Running {
@@ -55,10 +66,14 @@ impl Setup {
 
     /// With gRPC at a fixed address.
     pub(crate) async fn start_at(self, grpc: SocketAddr) -> Running {
-        let Self { router, policies, metrics, access, options, second_tier } = self;
+        #[cfg(feature = "tls")]
+        let tls = self.tls;
+        let Self { router, policies, metrics, access, options, second_tier, .. } = self;
         let index = router.index.clone();
         let server = Server::new(router, policies.clone(), access).metrics(metrics.clone()).options(options);
         let server = server.second_tier(second_tier);
+        #[cfg(feature = "tls")]
+        let server = server.tls(tls);
         let readiness = server.readiness();
         let free = || "127.0.0.1:0".to_owned();
         let addresses = Addresses { grpc: grpc.to_string(), http: free(), bridge: free() };

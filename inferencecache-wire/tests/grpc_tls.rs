@@ -1,0 +1,282 @@
+//! The gRPC port over TLS: a whole server, real sockets, and files that change under load.
+#![cfg(all(feature = "client", feature = "server", feature = "tls"))]
+
+#[path = "common/certs.rs"]
+mod certs;
+#[path = "common/server.rs"]
+mod server;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use certs::{Authority, Mount};
+use inferencecache_wire::grpc::client::{Cause, ClientOptions, HintClient, channel};
+use inferencecache_wire::pb::inference_cache_client::InferenceCacheClient;
+use inferencecache_wire::server::{GrpcTls, TlsLimits};
+use inferencecache_wire::tls::{ALPN_H2, ClientFiles, ClientTls, Leaf, ServerFiles};
+use server::*;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tonic::transport::Channel;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+
+const HOST: &str = "127.0.0.1";
+const RELOADS: &str = "inferencecache_server_grpc_tls_reloads_total";
+
+fn handshakes(result: &str) -> String {
+    format!("inferencecache_server_grpc_tls_handshakes_total{{result=\"{result}\"}}")
+}
+
+/// A server over TLS, and where its files are.
+struct Secure {
+    authority: Authority,
+    mount: Mount,
+    server: Running,
+}
+
+impl Secure {
+    async fn new() -> Self {
+        Self::with(false, TlsLimits::default()).await
+    }
+
+    async fn with(mutual: bool, limits: TlsLimits) -> Self {
+        let authority = Authority::new("ours");
+        let mount = Mount::new(&authority, &authority.issue(HOST));
+        let client_ca = mutual.then(|| mount.path("client-ca.crt"));
+        mount.put("client-ca.crt", &authority.pem);
+        let setup = Setup::new();
+        let files = ServerFiles { cert: mount.cert(), key: mount.key(), client_ca };
+        let tls = GrpcTls::load(files, setup.metrics.clone(), limits).await.expect("good files");
+        let server = Setup { tls: Some(tls), ..setup }.start().await;
+        Self { authority, mount, server }
+    }
+
+    async fn tls(&self, identity: Option<&Mount>, server_name: Option<&str>) -> ClientTls {
+        let files = ClientFiles {
+            ca: self.mount.ca(),
+            identity: identity.map(|mount| (mount.cert(), mount.key())),
+            server_name: server_name.map(str::to_owned),
+        };
+        ClientTls::load(files, &[ALPN_H2], |_| {}).await.expect("good files")
+    }
+
+    fn channel(&self, tls: ClientTls) -> Channel {
+        channel(&self.server.grpc.to_string(), &patient(Some(tls))).expect("an address")
+    }
+
+    fn hints(&self, tls: Option<ClientTls>) -> HintClient {
+        HintClient::new(&self.server.grpc.to_string(), &patient(tls)).expect("an address")
+    }
+
+    /// The serial that a new connection is shown.
+    async fn serial(&self, tls: &ClientTls) -> String {
+        let stream = TcpStream::connect(self.server.grpc).await.expect("accepted");
+        let stream = tls.connect(HOST, stream).await.expect("shaken");
+        Leaf::of(&stream.get_ref().1.peer_certificates().expect("shown")[0]).expect("readable").serial
+    }
+
+    async fn until(&self, series: &str, value: f64) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while self.server.metric(series) != value {
+            assert!(Instant::now() < deadline, "{series} is {}, not {value}", self.server.metric(series));
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+fn patient(tls: Option<ClientTls>) -> ClientOptions {
+    ClientOptions { call_timeout: Duration::from_secs(10), tls, ..ClientOptions::default() }
+}
+
+fn unreachable(cause: Option<Cause>) -> String {
+    match cause {
+        Some(Cause::Unreachable(why)) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_verifying_client_is_served_and_a_plaintext_one_is_not() {
+    // server:157
+    let secure = Secure::new().await;
+    let channel = secure.channel(secure.tls(None, None).await);
+    let health = HealthClient::new(channel.clone()).check(HealthCheckRequest::default()).await.expect("answered");
+    assert_eq!(health.into_inner().status, 1, "SERVING");
+    let mut client = Client(InferenceCacheClient::new(channel));
+    client.report(vec![report("r1", vec![key("p", 128)])]).await;
+    assert_eq!(client.outcome(ask_key("p")).await.0, "PREFIX_MATCH");
+    assert_eq!(secure.server.metric("inferencecache_server_grpc_tls_enabled"), 1.0);
+    assert_eq!(secure.server.metric("inferencecache_server_grpc_tls_not_after_timestamp_seconds"), 4_070_908_800.0);
+    assert_eq!(secure.server.metric(&handshakes("ok")), 1.0);
+
+    let plaintext = secure.hints(None).lookup(ask_key("p")).await;
+    assert!(matches!(plaintext.degraded, Some(Cause::Unreachable(_))), "{:?}", plaintext.degraded);
+    secure.until(&handshakes("failed"), 1.0).await;
+    drop(TcpStream::connect(secure.server.grpc).await.expect("accepted"));
+    secure.until(&handshakes("gone"), 1.0).await;
+}
+
+#[tokio::test]
+async fn without_tls_the_gauge_is_zero_and_there_is_no_certificate() {
+    // server:158
+    let server = Setup::new().start().await;
+    let text = server.metrics.render();
+    assert!(text.contains("\ninferencecache_server_grpc_tls_enabled 0\n"), "{text}");
+    assert!(!text.contains("not_after") && !text.contains("handshakes"), "{text}");
+}
+
+#[tokio::test]
+async fn a_client_is_told_why_it_does_not_get_through() {
+    let secure = Secure::new().await;
+    let hint = secure.hints(Some(secure.tls(None, Some("cache.test")).await)).lookup(ask_key("p")).await;
+    assert_eq!(hint.response.reason_code, "NO_HINT");
+    let why = unreachable(hint.degraded);
+    assert!(why.contains("handshake with cache.test failed") && why.contains("not valid for name"), "{why}");
+
+    let stranger = Authority::new("stranger");
+    let files =
+        ClientFiles { ca: Mount::new(&stranger, &stranger.issue(HOST)).ca(), identity: None, server_name: None };
+    assert!(ClientTls::load(files, &[], |_| {}).await.is_err(), "that directory is gone");
+
+    secure.mount.replace(&secure.authority.issue_until(HOST, 2020));
+    let why = unreachable(secure.hints(Some(secure.tls(None, None).await)).lookup(ask_key("p")).await.degraded);
+    assert!(why.contains("expired"), "{why}");
+
+    // A URL says whether it is TLS, and must say the truth.
+    let address = secure.server.grpc.to_string();
+    let (with, without) = (patient(Some(secure.tls(None, None).await)), patient(None));
+    for (url, options) in [("http", &with), ("https", &without)] {
+        channel(&format!("{url}://{address}"), options).expect_err(url);
+    }
+    secure.mount.replace(&secure.authority.issue(HOST));
+    for url in [format!("https://{address}"), format!("HTTPS://{address}/"), address] {
+        let hint = HintClient::new(&url, &with).expect("an address").lookup(ask_key("p")).await;
+        assert_eq!(hint.degraded, None, "{url}");
+    }
+}
+
+/// Calls without pause on one connection each, and on a new connection for each call.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_call_is_lost_while_certificates_change() {
+    // server:159 field:51
+    let secure = Arc::new(Secure::new().await);
+    let tls = secure.tls(None, None).await;
+    let (end, calls) = (Arc::new(AtomicBool::new(false)), Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]));
+    let mut callers = Vec::new();
+    for keeps_connection in [true, true, false, false] {
+        let (secure, tls, end, calls) = (secure.clone(), tls.clone(), end.clone(), calls.clone());
+        callers.push(tokio::spawn(async move {
+            let mut client = secure.hints(Some(tls.clone()));
+            while !end.load(Ordering::SeqCst) {
+                if !keeps_connection {
+                    client = secure.hints(Some(tls.clone()));
+                }
+                let hint = client.lookup(ask_key("p")).await;
+                assert_eq!(hint.degraded, None);
+                calls[usize::from(keeps_connection)].fetch_add(1, Ordering::SeqCst);
+            }
+        }));
+    }
+    // Of what is counted next, one call of each caller may have begun before.
+    let progress = async || {
+        let enough = calls.each_ref().map(|calls| calls.load(Ordering::SeqCst) + 5);
+        while calls.iter().zip(enough).any(|(calls, enough)| calls.load(Ordering::SeqCst) < enough)
+            && !callers.iter().any(|caller| caller.is_finished())
+        {
+            tokio::task::yield_now().await;
+        }
+    };
+    for round in 0..5 {
+        let next = secure.authority.issue_until(HOST, 2050 + round);
+        // First the certificate, then a while later its key; then in halves the other way round.
+        let halves = [("tls.crt", &next.cert), ("tls.key", &next.key)];
+        let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
+        for half in order {
+            secure.mount.put(halves[half].0, halves[half].1);
+            progress().await;
+        }
+        assert_eq!(secure.serial(&tls).await, next.serial);
+    }
+    secure.mount.put("tls.crt", "corrupt");
+    progress().await;
+    end.store(true, Ordering::SeqCst);
+    for caller in callers {
+        caller.await.expect("no call was lost");
+    }
+    assert_eq!(secure.server.metric(&format!("{RELOADS}{{result=\"ok\"}}")), 5.0);
+    assert_eq!(secure.server.metric(&format!("{RELOADS}{{result=\"error\"}}")), 6.0, "each bad state once");
+    assert_eq!(secure.server.metric(&handshakes("failed")), 0.0);
+    assert_eq!(secure.server.metric("inferencecache_server_grpc_tls_not_after_timestamp_seconds"), 2_650_838_400.0);
+}
+
+#[tokio::test]
+async fn mutual_tls_guards_every_service_on_the_port() {
+    let secure = Secure::with(true, TlsLimits::default()).await;
+    let gateway = Mount::new(&secure.authority, &secure.authority.issue("gateway"));
+    let strange = Authority::new("stranger");
+    let strange = Mount::new(&strange, &strange.issue("gateway"));
+    for (identity, welcome) in [(Some(&gateway), true), (None, false), (Some(&strange), false)] {
+        let tls = secure.tls(identity, None).await;
+        let health = HealthClient::new(secure.channel(tls.clone())).check(HealthCheckRequest::default()).await;
+        let hint = secure.hints(Some(tls)).lookup(ask_key("p")).await;
+        assert_eq!((health.is_ok(), hint.degraded.is_none()), (welcome, welcome), "{health:?} {:?}", hint.degraded);
+    }
+    // Replacing the bundle decides about new connections; open ones go on.
+    let client = secure.hints(Some(secure.tls(Some(&gateway), None).await));
+    assert_eq!(client.lookup(ask_key("p")).await.degraded, None);
+    secure.mount.put("client-ca.crt", &Authority::new("others").pem);
+    let late = secure.hints(Some(secure.tls(Some(&gateway), None).await)).lookup(ask_key("p")).await;
+    assert!(late.degraded.is_some());
+    assert_eq!(client.lookup(ask_key("p")).await.degraded, None);
+}
+
+#[tokio::test]
+async fn peers_that_do_not_get_on_with_it_hold_up_nobody_and_not_for_long() {
+    let mut limits = TlsLimits::default();
+    limits.handshake_timeout = Duration::from_millis(1500);
+    let secure = Secure::with(false, limits).await;
+    let mut stalled = Vec::new();
+    for n in 0..50 {
+        let mut stream = TcpStream::connect(secure.server.grpc).await.expect("accepted");
+        if n % 2 == 0 {
+            stream.write_all(&[22, 3, 1, 2, 0, 1]).await.expect("sent"); // the beginning of a handshake
+        }
+        stalled.push(stream);
+    }
+    let start = Instant::now();
+    let hint = secure.hints(Some(secure.tls(None, None).await)).lookup(ask_key("p")).await;
+    assert_eq!(hint.degraded, None);
+    assert!(start.elapsed() < Duration::from_millis(1500), "served while they stall: {:?}", start.elapsed());
+    for mut stream in stalled {
+        let _ = stream.read_to_end(&mut Vec::new()).await; // hung up on
+    }
+    secure.until(&handshakes("timeout"), 50.0).await;
+}
+
+#[tokio::test]
+async fn handshakes_at_a_time_are_bounded() {
+    let mut limits = TlsLimits::default();
+    limits.max_handshakes = 2;
+    let secure = Secure::with(false, limits).await;
+    let connect = async || TcpStream::connect(secure.server.grpc).await.expect("accepted");
+    let stalled = [connect().await, connect().await, connect().await];
+    secure.until(&handshakes("refused"), 1.0).await;
+    drop(stalled);
+    secure.until(&handshakes("gone"), 2.0).await;
+    let hint = secure.hints(Some(secure.tls(None, None).await)).lookup(ask_key("p")).await;
+    assert_eq!(hint.degraded, None);
+}
+
+#[tokio::test]
+async fn a_stalled_handshake_does_not_keep_the_server_from_ending() {
+    let secure = Secure::new().await;
+    let stalled = TcpStream::connect(secure.server.grpc).await.expect("accepted");
+    let client = secure.hints(Some(secure.tls(None, None).await));
+    assert_eq!(client.lookup(ask_key("p")).await.degraded, None);
+    let start = Instant::now();
+    secure.server.end().await.expect("joined").expect("ended well");
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    drop(stalled);
+}
