@@ -6,10 +6,13 @@
 //! ```
 
 pub mod access;
+pub mod auth;
 mod body;
 pub mod bridge;
 mod probe;
 pub mod public;
+#[cfg(feature = "tls")]
+pub mod review;
 
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, Response, StatusCode, header};
