@@ -20,6 +20,7 @@
 //! | `t2-redis` | the self-test's client of a store that speaks the Redis protocol |
 //! | `tokenizer` | tokenizers and chat templates, for requests that carry text |
 //! | `canary` | whether a live engine reuses the KV of a prompt |
+//! | `tls` | TLS and mutual TLS for whoever serves or dials; with `server`, token reviews by an API server |
 //! | `testkit` | a fake engine |
 //!
 //! Each works without the others, and the crate builds without any; what is left then needs no runtime.
@@ -58,7 +59,7 @@ mod strict;
 pub mod subscriber;
 #[cfg(feature = "testkit")]
 pub mod testkit;
-#[cfg(feature = "tokenizer")]
-pub mod tokenize;
 #[cfg(feature = "tls")]
 pub mod tls;
+#[cfg(feature = "tokenizer")]
+pub mod tokenize;

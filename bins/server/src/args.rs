@@ -6,8 +6,10 @@ use std::time::Duration;
 use bins_common::flags::{Flags, Values};
 use bins_common::{Exit, logging};
 use inferencecache_core::IndexOptions;
+use inferencecache_wire::http::auth::Audiences;
 use inferencecache_wire::second_tier::{EndpointError, RedisEndpoint};
 use inferencecache_wire::server::{Addresses, ServerOptions};
+use inferencecache_wire::tls::ServerFiles;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -46,6 +48,11 @@ pub(crate) fn flags() -> Flags {
     .group("TLS on the gRPC port (both files or neither)")
     .text("tls-cert-file", "", "PEM file with the server certificate.")
     .text("tls-key-file", "", "PEM file with its private key.")
+    .text(
+        "mtls-client-ca-file",
+        "",
+        "PEM bundle of authorities. Clients must then show a certificate of one of them. Needs both files above.",
+    )
     .group("Prompts")
     .text(
         "tokenizer-models-dir",
@@ -102,7 +109,7 @@ pub(crate) struct Config {
     pub(crate) index: IndexOptions,
     pub(crate) block_size: NonZeroU32,
     pub(crate) auth: Auth,
-    pub(crate) tls: Option<TlsFiles>,
+    pub(crate) tls: Option<ServerFiles>,
     pub(crate) tokenizer_models_dir: String,
     pub(crate) second_tier: Option<SecondTier>,
 }
@@ -111,7 +118,7 @@ pub(crate) struct Config {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Auth {
     Disabled,
-    ServiceAccount(String),
+    ServiceAccount(String, Audiences),
 }
 
 /// The store that probes ask.
@@ -120,13 +127,6 @@ pub(crate) struct SecondTier {
     pub(crate) endpoint: RedisEndpoint,
     /// Empty: without authentication.
     pub(crate) password_file: String,
-}
-
-/// Certificate and key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TlsFiles {
-    pub(crate) cert: String,
-    pub(crate) key: String,
 }
 
 impl Config {
@@ -142,13 +142,7 @@ impl Config {
         let level = logging::parse_level(values.text("log-level")).map_err(|why| usage("log-level", &why))?;
         logging::init(format, level);
         let auth = auth(values)?;
-        let tls = match (values.text("tls-cert-file"), values.text("tls-key-file")) {
-            ("", "") => None,
-            ("", _) | (_, "") => {
-                return Err(Exit::usage("--tls-cert-file and --tls-key-file belong together; set both, or neither"));
-            }
-            (cert, key) => Some(TlsFiles { cert: cert.to_owned(), key: key.to_owned() }),
-        };
+        let tls = tls(values)?;
         let addresses = Addresses {
             grpc: values.text("grpc-bind-address").to_owned(),
             http: values.text("http-bind-address").to_owned(),
@@ -220,6 +214,22 @@ fn positive(values: &Values, flag: &str) -> Result<Duration, Exit> {
     if duration >= shortest { Ok(duration) } else { Err(usage(flag, "use at least 1ms")) }
 }
 
+fn tls(values: &Values) -> Result<Option<ServerFiles>, Exit> {
+    let client_ca = values.text("mtls-client-ca-file");
+    match (values.text("tls-cert-file"), values.text("tls-key-file")) {
+        ("", "") if client_ca.is_empty() => Ok(None),
+        ("", "") => Err(Exit::usage("--mtls-client-ca-file needs --tls-cert-file and --tls-key-file")),
+        ("", _) | (_, "") => {
+            Err(Exit::usage("--tls-cert-file and --tls-key-file belong together; set both, or neither"))
+        }
+        (cert, key) => Ok(Some(ServerFiles {
+            cert: cert.into(),
+            key: key.into(),
+            client_ca: (!client_ca.is_empty()).then(|| client_ca.into()),
+        })),
+    }
+}
+
 /// The matrix of the access flags; the first line that applies decides.
 fn auth(values: &Values) -> Result<Auth, Exit> {
     let account = values.text("allowed-controller-sa");
@@ -251,5 +261,7 @@ fn auth(values: &Values) -> Result<Auth, Exit> {
             return Err(padded(flag));
         }
     }
-    Ok(Auth::ServiceAccount(account.to_owned()))
+    let audience = |flag| values.text(flag).to_owned();
+    let audiences = Audiences { controller: audience("controller-audience"), policy: audience("policy-audience") };
+    Ok(Auth::ServiceAccount(account.to_owned(), audiences))
 }

@@ -1,5 +1,7 @@
 //! Builds the server and runs it until it is told to end.
 
+use std::error::Error;
+use std::path::Path;
 use std::sync::Arc;
 
 use bins_common::signals::{self, Signals};
@@ -7,9 +9,12 @@ use bins_common::{Exit, build};
 use inferencecache_core::resolve::Resolvers;
 use inferencecache_core::{Index, IndexOptions, PolicyStore, Router, T2Client};
 use inferencecache_wire::http::access::Access;
+use inferencecache_wire::http::auth::{Audiences, BearerGuard};
+use inferencecache_wire::http::review::{ApiServer, HttpTokenReviewer, NoReviewer, SERVICE_ACCOUNT_DIR};
 use inferencecache_wire::metrics::Metrics;
 use inferencecache_wire::second_tier::RedisStore;
-use inferencecache_wire::server::Server;
+use inferencecache_wire::server::{GrpcTls, Server, TlsLimits};
+use inferencecache_wire::tls::ServerFiles;
 use tokio::runtime::Handle;
 
 use crate::args::{Auth, Config, SecondTier};
@@ -30,16 +35,13 @@ pub(crate) fn run(config: Config) -> Result<(), Exit> {
 
 async fn serve(config: Config) -> Result<(), Exit> {
     let signals = Signals::install().map_err(|why| Exit::failure(format!("cannot catch signals: {why}")))?;
-    let access = access(&config.auth)?;
-    if config.tls.is_some() {
-        return Err(Exit::failure(
-            "TLS is not in this build yet, and serving in plaintext instead would be worse; leave out --tls-cert-file and \
-             --tls-key-file",
-        ));
-    }
-
+    let access = access(config.auth).await?;
     let metrics = Arc::new(Metrics::default());
     metrics.set_build(build::VERSION, build::COMMIT);
+    let tls = match config.tls {
+        Some(files) => Some(tls(files, &metrics).await?),
+        None => None,
+    };
     let policies = Arc::new(PolicyStore::default());
     let index = IndexOptions { resolvers: Resolvers::all(&policies), sink: metrics.clone(), ..config.index };
     let mut router = Router::new(Arc::new(Index::new(index)), policies.clone());
@@ -48,21 +50,21 @@ async fn serve(config: Config) -> Result<(), Exit> {
         router.tokenizer = prompts::tokenizer(config.tokenizer_models_dir, &metrics).await;
     }
     let probe_t2_endpoint = config.second_tier.as_ref().map(|store| store.endpoint.to_string());
-    let server = Server::new(router, policies, access)
-        .metrics(metrics)
-        .options(config.server)
-        .second_tier(config.second_tier.map(second_tier));
-
     tracing::info!(
         version = build::VERSION,
         commit = build::COMMIT,
         grpc_addr = config.addresses.grpc,
-        grpc_tls = false,
+        grpc_tls = tls.is_some(),
         http_addr = config.addresses.http,
         snapshot_addr = config.addresses.bridge,
         probe_t2_endpoint,
         "startup"
     );
+    let server = Server::new(router, policies, access)
+        .metrics(metrics)
+        .options(config.server)
+        .second_tier(config.second_tier.map(second_tier))
+        .tls(tls);
     let server = server.bind(&config.addresses).await.map_err(|why| failed(&why))?;
     // With port 0 or a name, only now is it known where it listens.
     if let Ok([grpc, http, bridge]) = server.addresses() {
@@ -82,17 +84,39 @@ async fn serve(config: Config) -> Result<(), Exit> {
     }
 }
 
-fn access(auth: &Auth) -> Result<Access, Exit> {
-    match auth {
-        Auth::Disabled => {
-            tracing::warn!(reason = "--insecure-disable-auth", "controller_auth_disabled");
-            Ok(Access::Open)
-        }
-        Auth::ServiceAccount(account) => Err(Exit::failure(format!(
-            "cannot check that a caller is {account}: TokenReview authentication is not in this build yet; until it is, the \
-             bridge can only be served with --insecure-disable-auth, on an address that nobody else reaches"
-        ))),
+async fn access(auth: Auth) -> Result<Access, Exit> {
+    let Auth::ServiceAccount(account, audiences) = auth else {
+        tracing::warn!(reason = "--insecure-disable-auth", "controller_auth_disabled");
+        return Ok(Access::Open);
+    };
+    let reviewer = match api_server() {
+        Ok(server) => HttpTokenReviewer::new(server).await.map_err(|why| fatal(&why, "kube_client"))?,
+        Err(why) => return Err(fatal(&why, "in_cluster_config")),
+    };
+    let Audiences { controller, policy } = &audiences;
+    tracing::info!(
+        expected_sa = account,
+        controller_audience = controller,
+        policy_audience = policy,
+        "controller_auth_enabled"
+    );
+    if controller == policy {
+        let effect = "a token for reading is also one for writing";
+        tracing::warn!(audience = controller, effect, "controller_audiences_equal");
     }
+    Ok(Access::Guarded(Arc::new(BearerGuard::new(Arc::new(reviewer), account, audiences))))
+}
+
+/// The API server of the cluster around this process.
+#[expect(clippy::disallowed_methods, reason = "this is how a cluster tells a pod where its API server is")]
+fn api_server() -> Result<ApiServer, NoReviewer> {
+    let [host, port] = ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"].map(|name| std::env::var(name).ok());
+    ApiServer::in_cluster(host.as_deref(), port.as_deref(), Path::new(SERVICE_ACCOUNT_DIR))
+}
+
+async fn tls(files: ServerFiles, metrics: &Arc<Metrics>) -> Result<GrpcTls, Exit> {
+    let loaded = GrpcTls::load(files, metrics.clone(), TlsLimits::default()).await;
+    loaded.map_err(|why| fatal(&why, "grpc_tls_load"))
 }
 
 /// The client of the store, on this runtime.
@@ -103,11 +127,19 @@ fn second_tier(store: SecondTier) -> Arc<dyn T2Client> {
 }
 
 /// Serving could not begin or could not go on.
-fn failed(why: &dyn std::error::Error) -> Exit {
-    let err = match why.source() {
-        Some(source) => format!("{why}: {source}"),
-        None => why.to_string(),
-    };
-    tracing::error!(err, "serve_error");
+fn failed(why: &dyn Error) -> Exit {
+    fatal(why, "serve_error")
+}
+
+/// Logs what ends the process.
+fn fatal(why: &dyn Error, event: &'static str) -> Exit {
+    let mut err = why.to_string();
+    let mut next = why.source();
+    while let Some(cause) = next {
+        err = format!("{err}: {cause}");
+        next = cause.source();
+    }
+    // The message is the event's name, which tracing only takes as a literal in its own place.
+    tracing::error!(err, "{event}");
     Exit::logged()
 }

@@ -1,138 +1,16 @@
 //! The binary as a process: exit codes, what it says, and how it ends.
 
-use std::io::{BufRead, BufReader, Read, Write};
+mod common;
+
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::process::Output;
 use std::time::{Duration, Instant};
 
+use common::*;
 use inferencecache_wire::grpc::client::{ClientOptions, HintClient, channel};
 use inferencecache_wire::pb;
 use inferencecache_wire::pb::inference_cache_client::InferenceCacheClient;
-
-const PATIENCE: Duration = Duration::from_secs(20);
-
-fn command(flags: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_inferencecache-server"));
-    command.args(flags).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-/// Runs to the end; for command lines that do not serve.
-fn refused(flags: &[&str]) -> (i32, String) {
-    let Output { status, stderr, .. } = command(flags).output().expect("the binary starts");
-    (status.code().expect("an exit code"), String::from_utf8(stderr).expect("UTF-8"))
-}
-
-fn assert_refused(flags: &[&str], code: i32, words: &str) {
-    let (have, text) = refused(flags);
-    assert!(have == code && text.contains(words), "{flags:?} gave {have}: {text}");
-}
-
-/// A server that runs.
-struct Running {
-    child: Child,
-    grpc: String,
-    http: String,
-    lines: Arc<Mutex<Vec<String>>>,
-    reader: Option<JoinHandle<()>>,
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
-}
-
-impl Running {
-    /// With free ports, the bridge open and no lame duck, unless `flags` say otherwise; returns once it is ready.
-    fn start(flags: &[&str]) -> Self {
-        let [grpc, http, bridge] = [(); 3].map(|()| format!("127.0.0.1:{}", free_port()));
-        let mut all = vec![
-            format!("--grpc-bind-address={grpc}"),
-            format!("-http-bind-address={http}"),
-            "--snapshot-bind-address".to_owned(),
-            bridge,
-            "--lame-duck=0".to_owned(),
-            "-insecure-disable-auth".to_owned(),
-        ];
-        all.extend(flags.iter().map(|&flag| flag.to_owned()));
-        let all: Vec<&str> = all.iter().map(String::as_str).collect();
-        let mut child = command(&all).spawn().expect("the binary starts");
-        let lines = Arc::new(Mutex::new(Vec::new()));
-        let stderr = BufReader::new(child.stderr.take().expect("piped"));
-        let sink = lines.clone();
-        let reader = std::thread::spawn(move || {
-            for line in stderr.lines().map_while(Result::ok) {
-                sink.lock().expect("unpoisoned").push(line);
-            }
-        });
-        let running = Self { child, grpc, http, lines, reader: Some(reader) };
-        running.until("ready", || running.get("/readyz").is_some_and(|answer| answer.contains(" 200 ")));
-        running
-    }
-
-    fn until(&self, what: &str, mut done: impl FnMut() -> bool) {
-        let start = Instant::now();
-        while !done() {
-            assert!(start.elapsed() < PATIENCE, "not {what} in time; it said {:?}", self.lines.lock());
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
-
-    /// Head and body of the answer, `None` while nobody listens.
-    fn get(&self, path: &str) -> Option<String> {
-        let mut stream = TcpStream::connect(&self.http).ok()?;
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        Some(answer)
-    }
-
-    /// The first line of the log with this message.
-    fn said(&self, what: &str) -> serde_json::Value {
-        let lines = self.lines.lock().expect("unpoisoned");
-        let line = lines.iter().find(|line| message(line) == what);
-        serde_json::from_str(line.unwrap_or_else(|| panic!("no {what} in {lines:?}"))).expect("JSON")
-    }
-
-    fn signal(&self, name: &str) {
-        let status = Command::new("kill").args([name, &self.child.id().to_string()]).status().expect("kill runs");
-        assert!(status.success());
-    }
-
-    /// Waits for the end; gives the exit status and the messages of the log, in order.
-    fn ended(mut self) -> (ExitStatus, Vec<String>) {
-        let start = Instant::now();
-        let status = loop {
-            if let Some(status) = self.child.try_wait().expect("a child of ours") {
-                break status;
-            }
-            assert!(start.elapsed() < PATIENCE, "it does not end");
-            std::thread::sleep(Duration::from_millis(2));
-        };
-        if let Some(reader) = self.reader.take() {
-            reader.join().expect("the log is read");
-        }
-        let lines = self.lines.lock().expect("unpoisoned");
-        (status, lines.iter().map(|line| message(line)).collect())
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn message(line: &str) -> String {
-    let line: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|why| panic!("{why}: {line}"));
-    line["msg"].as_str().expect("a message").to_owned()
-}
-
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime")
-}
 
 /// server:148-152
 #[test]
@@ -154,14 +32,7 @@ fn access_must_be_decided() {
     assert_refused(&[account, "--controller-audience", " x"], 2, "leading/trailing whitespace");
 }
 
-#[test]
-fn what_is_not_in_this_build_is_refused_and_not_skipped() {
-    assert_refused(&["--allowed-controller-sa=system:serviceaccount:ns:name"], 1, "not in this build yet");
-    let tls = ["--insecure-disable-auth", "--tls-cert-file=/nowhere/cert", "--tls-key-file=/nowhere/key"];
-    assert_refused(&tls, 1, "TLS is not in this build yet");
-}
-
-/// server:154 server:154a server:155 server:156
+/// server:154 server:154a
 #[test]
 fn values_that_make_no_sense_are_refused() {
     let open = "--insecure-disable-auth";
@@ -171,9 +42,6 @@ fn values_that_make_no_sense_are_refused() {
         assert_refused(&[open, &format!("--engine-block-size={size}")], 2, "--engine-block-size");
     }
     assert_refused(&[open, "--engine-block-size=many"], 2, "--engine-block-size");
-    assert_refused(&[open, "--tls-cert-file=/nowhere"], 2, "--tls-key-file");
-    assert_refused(&[open, "--tls-key-file=/nowhere"], 2, "--tls-cert-file");
-    assert_refused(&[open, "--tls-cert-file=/nowhere", "--tls-key-file=/nowhere"], 1, "");
     assert_refused(&[open, "--grpc-bind-adress=:1"], 2, "did you mean --grpc-bind-address?");
     assert_refused(&[open, "--lame-duck=3"], 2, "--lame-duck");
     assert_refused(&[open, "--index-sweep-interval=0"], 2, "--index-sweep-interval");
@@ -203,6 +71,7 @@ fn help_names_every_flag() {
         "policy-audience",
         "tls-cert-file",
         "tls-key-file",
+        "mtls-client-ca-file",
         "tokenizer-models-dir",
         "engine-block-size",
         "probe-t2-endpoint",
