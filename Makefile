@@ -15,14 +15,14 @@ help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 demo: ## Replay recorded engines through real processes and check each hint (CAPTURE=file, KEEP=1)
-	$(CARGO) build --bins
-	$(CARGO) run --quiet -p inferencecache-examples --bin demo -- $(if $(KEEP),--keep) $(CAPTURE)
+	$(CARGO) build --bins -p inferencecache-server -p kvevent-subscriber -p kvevent-fake-engine -p inferencecache-examples
+	target/debug/demo $(if $(KEEP),--keep) $(if $(CAPTURE),"$(CAPTURE)")
 
 test: ## Every test, examples included
 	$(CARGO) test --workspace --all-features
 
 soak: ## The long runs: 10^7 differential operations, 10^6 hostile messages, stress
-	$(CARGO) test --workspace --all-features --release -- --ignored --nocapture
+	$(CARGO) test --workspace --all-features --release -- --ignored --nocapture --test-threads=1
 
 lint: $(CACHE)/bin/cargo-deny ## fmt, clippy and docs with warnings denied, cargo deny
 	$(CARGO) fmt --all --check

@@ -2,6 +2,8 @@
 
 #[path = "common/doubles.rs"]
 mod doubles;
+#[path = "common/raw.rs"]
+mod raw;
 #[path = "common/server.rs"]
 mod server;
 
@@ -18,9 +20,9 @@ use inferencecache_core::tokenizer::TokenizeError;
 use inferencecache_core::{IndexOptions, PolicyStore};
 use inferencecache_wire::metrics::Metrics;
 use inferencecache_wire::pb;
+use raw::Raw;
 use server::*;
 use tokio::net::TcpStream;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::codegen::http::{Request, Uri};
 use tonic::transport::{Channel, Endpoint};
@@ -37,42 +39,6 @@ const METHODS: [&str; 8] = [
     "/inferencecache.v1alpha1.InferenceCache/StreamCacheEvents",
     "/inferencecache.v1alpha1.InferenceCache/StreamMetrics",
 ];
-
-/// Sends and receives bytes as they are.
-#[derive(Default)]
-struct Raw;
-
-impl Codec for Raw {
-    type Encode = Vec<u8>;
-    type Decode = Vec<u8>;
-    type Encoder = Self;
-    type Decoder = Self;
-    fn encoder(&mut self) -> Self {
-        Self
-    }
-    fn decoder(&mut self) -> Self {
-        Self
-    }
-}
-
-impl Encoder for Raw {
-    type Item = Vec<u8>;
-    type Error = Status;
-    fn encode(&mut self, item: Vec<u8>, buf: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        use bytes::BufMut as _;
-        buf.put_slice(&item);
-        Ok(())
-    }
-}
-
-impl Decoder for Raw {
-    type Item = Vec<u8>;
-    type Error = Status;
-    fn decode(&mut self, buf: &mut DecodeBuf<'_>) -> Result<Option<Vec<u8>>, Status> {
-        use bytes::Buf as _;
-        Ok(Some(buf.copy_to_bytes(buf.remaining()).to_vec()))
-    }
-}
 
 /// A channel over one connection, which is never made again.
 async fn single_connection(server: &Running) -> Channel {

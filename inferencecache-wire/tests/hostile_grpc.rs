@@ -5,59 +5,33 @@
 
 #![cfg(feature = "server")]
 
+#[path = "common/memory.rs"]
+mod memory;
+#[path = "common/raw.rs"]
+mod raw;
+
 use std::sync::Arc;
 
+use inferencecache_core::index::CacheState;
 use inferencecache_core::policy::{Policy, PolicySet, PolicyStore, TenantQuota};
 use inferencecache_core::testkit::{Inspect, Model};
-use inferencecache_core::{Answer, Index, IndexApi, IndexOptions, ManualClock, Resolvers, Router};
+use inferencecache_core::{
+    Answer, Entry, Event, EventKind, HashList, Index, IndexApi, IndexOptions, ManualClock, RESERVED_TENANT, Resolvers,
+    Router, Stats, Update,
+};
 use inferencecache_wire::convert;
 use inferencecache_wire::grpc::service::InferenceCacheService;
 use inferencecache_wire::pb;
 use prost::Message;
-use prost::bytes::{Buf, BufMut};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use raw::Raw;
 use tokio_stream::wrappers::TcpListenerStream;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
 const NOW: i64 = 1_800_000_000_000_000;
 const SERVICE: &str = "/inferencecache.v1alpha1.InferenceCache/";
-
-/// Bytes in, bytes out.
-#[derive(Clone, Copy, Default)]
-struct Raw;
-
-impl Codec for Raw {
-    type Encode = Vec<u8>;
-    type Decode = Vec<u8>;
-    type Encoder = Self;
-    type Decoder = Self;
-    fn encoder(&mut self) -> Self {
-        Self
-    }
-    fn decoder(&mut self) -> Self {
-        Self
-    }
-}
-
-impl Encoder for Raw {
-    type Item = Vec<u8>;
-    type Error = Status;
-    fn encode(&mut self, item: Vec<u8>, out: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        out.put_slice(&item);
-        Ok(())
-    }
-}
-
-impl Decoder for Raw {
-    type Item = Vec<u8>;
-    type Error = Status;
-    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Vec<u8>>, Status> {
-        Ok(Some(from.copy_to_bytes(from.remaining()).to_vec()))
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Method {
@@ -204,6 +178,17 @@ fn hostile(rng: &mut SmallRng, set: &[(Method, Vec<u8>)]) -> (Method, Vec<u8>) {
     (method, message)
 }
 
+/// The stamp that the index must get: more than 5 s ahead is now.
+fn stamp(stamp: i64) -> i64 {
+    if stamp > NOW + 5_000_000 { NOW } else { stamp }
+}
+
+#[derive(Debug)]
+enum Expected {
+    Lookup(pb::LookupRouteResponse),
+    State(CacheState),
+}
+
 struct World {
     index: Arc<Index>,
     model: Arc<Model>,
@@ -259,32 +244,104 @@ impl World {
         grpc.client_streaming(stream, path, Raw).await.map(tonic::Response::into_inner)
     }
 
-    /// Gives the naive index what the rules accept; says whether the transport refuses the message.
-    fn expect(&self, method: Method, message: &[u8]) -> Result<Option<pb::LookupRouteResponse>, ()> {
+    /// Gives the naive index what the rules accept; says what must be answered, or that the transport refuses the message.
+    fn expect(&self, method: Method, message: &[u8]) -> Result<Option<Expected>, ()> {
         match method {
             Method::Report => {
                 let message = pb::CacheStateUpdate::decode(message).map_err(|_| ())?;
-                let (mut entries, mut refused) = (Vec::new(), convert::Refused::default());
-                if let Some(update) = convert::update(&message, NOW, &mut entries, &mut refused) {
-                    self.model.ingest(&update);
-                }
+                self.report(&message);
             }
             Method::Event => {
                 let message = pb::CacheEvent::decode(message).map_err(|_| ())?;
-                if let Some(event) = convert::event(&message, NOW, &mut convert::Refused::default()) {
-                    self.model.apply_event(&event);
-                }
+                self.event(&message);
             }
             Method::Lookup => {
                 let message = pb::LookupRouteRequest::decode(message).map_err(|_| ())?;
                 let mut answer = Answer::new();
                 self.oracle.route(&convert::question(&message), None, &mut answer);
-                let latency = std::time::Duration::ZERO;
-                return Ok(Some(convert::lookup_response(&answer, &message.adapter_id, latency)));
+                let response = convert::lookup_response(&answer, &message.adapter_id, std::time::Duration::ZERO);
+                return Ok(Some(Expected::Lookup(response)));
             }
-            Method::State => drop(pb::GetCacheStateRequest::decode(message).map_err(|_| ())?),
+            Method::State => {
+                let message = pb::GetCacheStateRequest::decode(message).map_err(|_| ())?;
+                let mut state = self.model.cache_state(&message.tenant_id, &message.model_id);
+                if message.tenant_id == RESERVED_TENANT {
+                    state = CacheState::default();
+                }
+                return Ok(Some(Expected::State(state)));
+            }
         }
         Ok(None)
+    }
+
+    /// The published limits of a report, written down a second time, so that a wrong one at the door shows.
+    fn report(&self, message: &pb::CacheStateUpdate) {
+        let long = |id: &String| id.len() > 512;
+        let keys = [&message.replica_id, &message.tenant_id, &message.model_id, &message.hash_scheme];
+        if message.tenant_id == RESERVED_TENANT || keys.into_iter().any(long) {
+            return;
+        }
+        let fits = |entry: &&pb::PrefixEntry| {
+            let adapter = if entry.adapter_id.is_empty() { &message.adapter_id } else { &entry.adapter_id };
+            let blocks = entry.block_hashes.len().max(entry.block_token_counts.len());
+            let mut hashes = entry.block_hashes.iter().chain([&entry.prefix_hash]);
+            !long(adapter) && blocks <= 65_536 && hashes.all(|hash| hash.len() <= 64)
+        };
+        let entries: Vec<Entry<'_>> = message
+            .prefixes
+            .iter()
+            .filter(fits)
+            .map(|entry| Entry {
+                adapter: &entry.adapter_id,
+                tier: entry.tier,
+                prefix_hash: &entry.prefix_hash,
+                token_count: entry.token_count,
+                block_hashes: HashList::Vecs(&entry.block_hashes),
+                block_token_counts: &entry.block_token_counts,
+            })
+            .collect();
+        let stats = message.stats.as_ref().map(|stats| Stats {
+            cache_memory_bytes: stats.cache_memory_bytes,
+            hit_rate: stats.hit_rate,
+            pressure: stats.pressure,
+            t2_hit_tokens: stats.t2_hit_tokens,
+            t2_query_tokens: stats.t2_query_tokens,
+        });
+        self.model.ingest(&Update {
+            replica: &message.replica_id,
+            model: &message.model_id,
+            tenant: &message.tenant_id,
+            scheme: &message.hash_scheme,
+            adapter: &message.adapter_id,
+            timestamp: stamp(message.timestamp_us),
+            entries: &entries,
+            stats,
+        });
+    }
+
+    fn event(&self, message: &pb::CacheEvent) {
+        let keys = [&message.replica_id, &message.tenant_id, &message.model_id, &message.adapter_id];
+        let long = keys.into_iter().any(|id| id.len() > 512) || message.prefix_hash.len() > 64;
+        if long || message.tenant_id == RESERVED_TENANT {
+            return;
+        }
+        let kinds = [
+            EventKind::Unspecified,
+            EventKind::PrefixAdded,
+            EventKind::PrefixEvicted,
+            EventKind::ReplicaUpdated,
+            EventKind::AllCleared,
+        ];
+        let kind = usize::try_from(message.r#type).ok().and_then(|kind| kinds.get(kind)).copied().unwrap_or_default();
+        self.model.apply_event(&Event {
+            kind,
+            replica: &message.replica_id,
+            model: &message.model_id,
+            tenant: &message.tenant_id,
+            prefix_hash: &message.prefix_hash,
+            adapter: &message.adapter_id,
+            timestamp: stamp(message.timestamp_us),
+        });
     }
 
     async fn run(&self, messages: u32, mut at: impl FnMut(u32)) {
@@ -313,7 +370,21 @@ impl World {
             let got = self.call(method, batch).await;
             match (&expected, &got) {
                 (Err(()), Err(status)) => assert_eq!(status.code(), Code::Internal, "message {sent}: {status}"),
-                (Ok(Some(wanted)), Ok(bytes)) => {
+                (Ok(Some(Expected::State(wanted))), Ok(bytes)) => {
+                    let got = pb::GetCacheStateResponse::decode(&bytes[..]).expect("our own answer");
+                    let rows = got.replicas.iter().map(|row| (&*row.replica_id, row.cache_memory_bytes, row.hit_rate));
+                    assert!(
+                        rows.eq(wanted.replicas.iter().map(|(id, stats)| (
+                            &**id,
+                            stats.cache_memory_bytes,
+                            stats.hit_rate
+                        ))),
+                        "message {sent}: {got:?}"
+                    );
+                    let total = got.summary.map(|summary| summary.total_prefixes);
+                    assert_eq!(total, Some(wanted.total_prefixes as i64), "message {sent}");
+                }
+                (Ok(Some(Expected::Lookup(wanted))), Ok(bytes)) => {
                     let mut got = pb::LookupRouteResponse::decode(&bytes[..]).expect("our own answer");
                     got.lookup_latency_us = 0;
                     assert_eq!(&got, wanted, "message {sent}");
@@ -331,12 +402,6 @@ impl World {
     }
 }
 
-fn resident_bytes() -> u64 {
-    let page = std::fs::read_to_string("/proc/self/statm").expect("Linux");
-    let pages: u64 = page.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("statm");
-    pages * 4096
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hostile_messages_change_only_what_the_rules_accept() {
     World::start().await.run(30_000, |_| {}).await;
@@ -350,11 +415,11 @@ async fn a_million_hostile_messages_leave_memory_flat() {
         .await
         .run(1_000_000, |sent| {
             if sent >= 100_000 && early == 0 {
-                early = resident_bytes();
+                early = memory::resident_bytes();
             }
         })
         .await;
-    let late = resident_bytes();
+    let late = memory::resident_bytes();
     println!("resident after 10^5: {early}, after 10^6: {late}, ratio {:.3}", late as f64 / early as f64);
     assert!(late as f64 <= early as f64 * 1.1, "grew from {early} to {late}");
 }

@@ -6,6 +6,9 @@
 
 #![cfg(all(feature = "server", feature = "testkit"))]
 
+#[path = "common/memory.rs"]
+mod memory;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -275,12 +278,6 @@ fn pairs(dump: &Dump) -> BTreeSet<(String, Vec<u8>, i32, i32)> {
     dump.entries.iter().map(pair).collect()
 }
 
-fn resident_bytes() -> u64 {
-    let page = std::fs::read_to_string("/proc/self/statm").expect("Linux");
-    let pages: u64 = page.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("statm");
-    pages * 4096
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hostile_batches_change_only_what_the_rules_accept() {
     World::start(0, 500_000).await.run(2_000, true, |_| {}).await;
@@ -300,11 +297,11 @@ async fn a_million_hostile_batches_leave_memory_flat() {
         .await
         .run(1_000_000, false, |sent| {
             if sent >= 100_000 && early == 0 {
-                early = resident_bytes();
+                early = memory::resident_bytes();
             }
         })
         .await;
-    let late = resident_bytes();
+    let late = memory::resident_bytes();
     println!("resident after 10^5: {early}, after 10^6: {late}, ratio {:.3}", late as f64 / early as f64);
     assert!(late as f64 <= early as f64 * 1.1, "grew from {early} to {late}");
 }

@@ -12,11 +12,15 @@
 //!
 //! Ties are broken by hash and replica id, bytewise (see `order`).
 
+mod lines;
+
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use self::lines::Ages;
+
 use crate::index::entries::{Entry, NIL, entry};
-use crate::index::order::{HashKey, Seat};
+use crate::index::order::Seat;
 use crate::index::partition::{Partition, PartitionKey, Word};
 use crate::index::replicas::Replica;
 use crate::index::table::{Op, Place, Table};
@@ -52,31 +56,6 @@ const NO_MARK: Mark = Mark { word: Word::Narrow(0), prev: NIL, next: NIL, before
 
 /// Holders of a prefix that are looked through one by one; those behind them are found through `crowd`.
 const NEAR: usize = 8;
-
-/// Prefixes by the newest `last_seen` of their holders.
-#[derive(Debug, Default)]
-struct Ages {
-    order: BTreeSet<(Micros, HashKey, Word)>,
-    of: HashMap<Word, Micros, foldhash::fast::RandomState>,
-}
-
-impl Ages {
-    fn set(&mut self, hash: &HashKey, word: Word, age: Option<Micros>) {
-        let known = match age {
-            Some(age) => self.of.insert(word, age),
-            None => self.of.remove(&word),
-        };
-        if known == age {
-            return;
-        }
-        if let Some(known) = known {
-            self.order.remove(&(known, hash.clone(), word));
-        }
-        if let Some(age) = age {
-            self.order.insert((age, hash.clone(), word));
-        }
-    }
-}
 
 /// A removed hold: whose it was, and whether the prefix went with it.
 #[derive(Debug)]
@@ -414,90 +393,6 @@ impl Ledger {
         }
     }
 
-    // === orders ===
-
-    fn seat(&self, index: u32, seen: Micros) -> Option<Seat> {
-        let slot = self.read(index, Entry::replica);
-        let replica = self.slots.get(slot as usize)?.as_ref()?.replica.clone();
-        Some(Seat { seen, hash: self.key_of(self.marks[index as usize].word), replica, index })
-    }
-
-    fn order(&mut self, index: u32, seen: Micros) {
-        let Some(seat) = self.seat(index, seen) else { return };
-        if let Some(order) = &mut self.uses {
-            let uses = entry(&self.shared.entries.chunks(), index).map_or(0, Entry::uses);
-            self.marks[index as usize].uses = uses;
-            order.insert((uses, seat.clone()));
-        }
-        self.time.insert(seat);
-    }
-
-    fn unorder(&mut self, index: u32, seen: Micros) {
-        let Some(seat) = self.seat(index, seen) else { return };
-        self.time.remove(&seat);
-        if let Some(order) = &mut self.uses {
-            order.remove(&(self.marks[index as usize].uses, seat));
-        }
-    }
-
-    /// Adopts a victim order: builds or forgets the order by use counts.
-    #[expect(clippy::mutable_key_type, reason = "a seat orders by the replica's id, which never changes")]
-    pub(super) fn set_eviction(&mut self, eviction: Eviction) {
-        if (eviction == Eviction::Lfu) == self.uses.is_some() {
-            return;
-        }
-        self.uses = None;
-        if eviction == Eviction::Lfu {
-            let chunks = self.shared.entries.chunks();
-            let mut order = BTreeSet::new();
-            for seat in &self.time {
-                let uses = entry(&chunks, seat.index).map_or(0, Entry::uses);
-                self.marks[seat.index as usize].uses = uses;
-                order.insert((uses, seat.clone()));
-            }
-            self.uses = Some(order);
-        }
-    }
-
-    /// A lower bound of (uses, last_seen) over the entries; exact but for credits since.
-    pub(super) fn victim_bound(&self) -> Option<(u64, Micros)> {
-        match &self.uses {
-            None => self.time.first().map(|seat| (0, seat.seen)),
-            Some(order) => order.first().map(|(uses, seat)| (*uses, seat.seen)),
-        }
-    }
-
-    /// The entry that goes first under the cap, with its exact (uses, last_seen).
-    pub(super) fn victim(&mut self) -> Option<(u64, Micros, u32)> {
-        let Some(order) = &mut self.uses else {
-            return self.time.first().map(|seat| (0, seat.seen, seat.index));
-        };
-        let chunks = self.shared.entries.chunks();
-        loop {
-            let (uses, seat) = order.first()?;
-            let now = entry(&chunks, seat.index).map_or(*uses, Entry::uses);
-            if now == *uses {
-                return Some((now, seat.seen, seat.index));
-            }
-            // Credits only grow a count, so the head moves back until one is found that has not been credited since.
-            let (_, seat) = order.pop_first()?;
-            self.marks[seat.index as usize].uses = now;
-            order.insert((now, seat));
-        }
-    }
-
-    /// The entry last seen longest ago.
-    pub(super) fn stalest(&self) -> Option<(Micros, u32)> {
-        self.time.first().map(|seat| (seat.seen, seat.index))
-    }
-
-    fn key_of(&self, word: Word) -> HashKey {
-        match word {
-            Word::Narrow(bits) => HashKey::narrow(bits),
-            Word::Wide(bits) => self.wide.get(&bits).map_or(HashKey::narrow(0), HashKey::wide),
-        }
-    }
-
     /// The bytes of a stored hash.
     #[cfg(feature = "testkit")]
     pub(super) fn hash_of(&self, word: Word) -> Hash<'_> {
@@ -505,61 +400,6 @@ impl Ledger {
             Word::Narrow(bits) => Hash::Narrow(bits.to_be_bytes()),
             Word::Wide(bits) => Hash::Wide(self.wide.get(&bits).map(|hash| &***hash).unwrap_or_default()),
         }
-    }
-
-    // === prefix ages, for quotas ===
-
-    /// Starts or stops keeping prefixes in order of age.
-    pub(super) fn keep_ages(&mut self, keep: bool) {
-        if keep == self.ages.is_some() {
-            return;
-        }
-        self.ages = None;
-        if keep {
-            let mut ages = Ages::default();
-            // In order of time, so the last one stays.
-            for seat in &self.time {
-                ages.of.insert(self.marks[seat.index as usize].word, seat.seen);
-            }
-            ages.order = ages.of.iter().map(|(&word, &age)| (age, self.key_of(word), word)).collect();
-            self.ages = Some(ages);
-        }
-    }
-
-    pub(super) fn oldest_age(&self) -> Option<Micros> {
-        self.ages.as_ref().and_then(|ages| ages.order.first()).map(|(age, ..)| *age)
-    }
-
-    /// The prefix whose newest holder is the oldest.
-    pub(super) fn oldest_prefix(&self) -> Option<Word> {
-        self.ages.as_ref()?.order.first().map(|(.., word)| *word)
-    }
-
-    /// Keeps the age of a prefix after one of its holds was removed, created or moved from `old` to `new`.
-    fn age_after(&mut self, word: Word, old: Option<Micros>, new: Option<Micros>) {
-        let Some(age) = self.ages.as_ref().map(|ages| ages.of.get(&word).copied()) else { return };
-        let age = match (age, new) {
-            (None, new) => new,
-            (Some(age), Some(new)) if new >= age => Some(new),
-            // The newest one went or moved back: somebody else may be the newest now.
-            (age, _) if age == old => self.newest_of(word),
-            (age, _) => age,
-        };
-        let hash = self.key_of(word);
-        if let Some(ages) = &mut self.ages {
-            ages.set(&hash, word, age);
-        }
-    }
-
-    fn newest_of(&self, word: Word) -> Option<Micros> {
-        let chunks = self.shared.entries.chunks();
-        let mut newest = None;
-        let mut index = self.find(word)?.value;
-        while let Some(cell) = entry(&chunks, index) {
-            newest = newest.max(Some(cell.last_seen()));
-            index = cell.next();
-        }
-        newest
     }
 
     // === cells ===
