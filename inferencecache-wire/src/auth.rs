@@ -28,9 +28,34 @@ pub struct ReviewUnavailable(pub String);
 /// A review under way.
 pub type PendingReview<'a> = Pin<Box<dyn Future<Output = Result<Review, ReviewUnavailable>> + Send + 'a>>;
 
-/// Checks bearer tokens.
+/// Checks bearer tokens. Asked in tasks of the runtime, seldom (verdicts are remembered) and never under a lock.
 ///
-/// *Callers may assume* that a review ends, in seconds rather than minutes. *Implementers* must neither log nor keep tokens.
+/// *Callers may assume* that a review ends in seconds. *They* drop one that takes too long, and count on nothing it did.
+///
+/// *Implementers must* neither log nor keep tokens; must name in [`Review::audiences`] the audience that they were asked about
+/// if the token is meant for it, for a token whose audience is not confirmed is refused; and must answer
+/// [`ReviewUnavailable`] whenever it is not the token's fault, their own refused credentials included. An empty `audience`
+/// asks for none in particular.
+///
+/// ```
+/// use inferencecache_wire::auth::{PendingReview, Review, TokenReviewer};
+///
+/// /// Knows one token and believes in every audience; for a laptop.
+/// #[derive(Debug)]
+/// struct Laptop;
+///
+/// impl TokenReviewer for Laptop {
+///     fn review<'a>(&'a self, token: &'a str, audience: &'a str) -> PendingReview<'a> {
+///         let mut review = Review::default();
+///         if token == "mine" {
+///             review.authenticated = true;
+///             review.username = "system:serviceaccount:default:me".to_owned();
+///             review.audiences.push(audience.to_owned());
+///         }
+///         Box::pin(std::future::ready(Ok(review)))
+///     }
+/// }
+/// ```
 pub trait TokenReviewer: Send + Sync + fmt::Debug + 'static {
     /// Whose `token` is, if it is meant for `audience`.
     fn review<'a>(&'a self, token: &'a str, audience: &'a str) -> PendingReview<'a>;
