@@ -120,6 +120,10 @@ fn it_serves_over_tls_and_says_when_the_files_change() {
     assert_eq!(ask(), None);
     let replaced = server.said("grpc_tls_reloaded");
     assert_eq!((&replaced["level"], replaced["serial"].as_str()), (&"INFO".into(), Some(next.serial.as_str())));
+    mount.replace(&authority.issue_until("127.0.0.1", 2020));
+    assert!(ask().is_some(), "a client refuses it");
+    let expired = server.said("grpc_tls_expired");
+    assert_eq!((&expired["level"], &expired["not_after"]), (&"WARN".into(), &1_577_836_800.into()));
     server.signal("-TERM");
     let (status, said) = server.ended();
     assert_eq!(status.code(), Some(0));

@@ -194,10 +194,15 @@ impl Metrics {
         self.families.tls_reloads.with_label_values(&[if ok { "ok" } else { "error" }]).inc();
     }
 
-    /// Until when the certificate in use is valid, in Unix seconds.
-    pub fn set_tls_not_after(&self, seconds: u64) {
-        let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
-        self.families.tls_not_after.with_label_values::<&str>(&[]).set(seconds);
+    /// Until when the certificate in use is valid, in Unix seconds, if that is known.
+    pub fn set_tls_not_after(&self, seconds: Option<u64>) {
+        match seconds {
+            Some(seconds) => {
+                let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
+                self.families.tls_not_after.with_label_values::<&str>(&[]).set(seconds);
+            }
+            None => self.families.tls_not_after.reset(),
+        }
     }
 
     /// One TLS handshake.

@@ -1,10 +1,10 @@
 //! TLS on the gRPC port: handshakes that hold up nobody else, and certificates whose replacement is told.
 
 use std::io::ErrorKind;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use inferencecache_core::{Clock as _, SystemClock};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio_rustls::server::TlsStream;
@@ -48,9 +48,10 @@ impl GrpcTls {
     /// # Errors
     /// [`TlsError`] when they cannot be used.
     pub async fn load(files: ServerFiles, metrics: Arc<Metrics>, limits: TlsLimits) -> Result<Self, TlsError> {
-        let (cert, counts) = (files.cert.clone(), metrics.clone());
-        let tls = ServerTls::load(files, &[ALPN_H2], move |reload| observe(&cert, &counts, &reload)).await?;
-        show(&metrics, tls.leaf().as_ref());
+        let cert_file = files.cert.display().to_string();
+        let (shown, counts) = (cert_file.clone(), metrics.clone());
+        let tls = ServerTls::load(files, &[ALPN_H2], move |reload| observe(&shown, &counts, &reload)).await?;
+        show(&cert_file, &metrics, tls.leaf().as_ref());
         let TlsLimits { handshake_timeout: limit, max_handshakes } = limits;
         Ok(Self { tls, metrics, limit, places: Arc::new(Semaphore::new(max_handshakes)) })
     }
@@ -94,12 +95,11 @@ fn failure(why: &HandshakeError) -> Handshake {
     }
 }
 
-fn observe(cert: &Path, metrics: &Metrics, reload: &Reload<'_, Option<Leaf>>) {
-    let cert_file = cert.display().to_string();
+fn observe(cert_file: &str, metrics: &Metrics, reload: &Reload<'_, Option<Leaf>>) {
     match reload {
         Reload::Replaced(leaf) => {
             metrics.tls_reload(true);
-            show(metrics, leaf.as_ref());
+            show(cert_file, metrics, leaf.as_ref());
             let (serial, not_after) = leaf.as_ref().map(|leaf| (leaf.serial.as_str(), leaf.not_after)).unzip();
             tracing::info!(cert_file, serial, not_after, "grpc_tls_reloaded");
         }
@@ -111,8 +111,12 @@ fn observe(cert: &Path, metrics: &Metrics, reload: &Reload<'_, Option<Leaf>>) {
     }
 }
 
-fn show(metrics: &Metrics, leaf: Option<&Leaf>) {
-    if let Some(leaf) = leaf {
-        metrics.set_tls_not_after(leaf.not_after);
+/// Shows until when the certificate is valid, and says so if that is over: clients will refuse it, and only they know why.
+fn show(cert_file: &str, metrics: &Metrics, leaf: Option<&Leaf>) {
+    let not_after = leaf.map(|leaf| leaf.not_after);
+    metrics.set_tls_not_after(not_after);
+    let now = u64::try_from(SystemClock::default().now() / 1_000_000).unwrap_or(0);
+    if let Some(not_after) = not_after.filter(|end| *end < now) {
+        tracing::warn!(cert_file, not_after, "grpc_tls_expired");
     }
 }
