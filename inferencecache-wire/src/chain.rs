@@ -16,6 +16,12 @@ pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     text
 }
 
+/// Why a call failed: the transport's reasons where there are any, otherwise the server's words.
+#[cfg(feature = "client")]
+pub(crate) fn said(status: &tonic::Status) -> String {
+    std::error::Error::source(status).map_or_else(|| status.message().to_owned(), chain)
+}
+
 #[cfg(test)]
 mod tests {
     use super::chain;

@@ -1,8 +1,11 @@
 //! The gRPC port over TLS: a whole server, real sockets, and files that change under load.
-#![cfg(all(feature = "client", feature = "server", feature = "tls"))]
+#![cfg(all(feature = "server", feature = "testkit", feature = "tls"))]
 
 #[path = "common/certs.rs"]
 mod certs;
+#[expect(dead_code, reason = "shared with tests that need more of it")]
+#[path = "common/recorder.rs"]
+mod recorder;
 #[path = "common/server.rs"]
 mod server;
 
@@ -14,7 +17,12 @@ use certs::{Authority, Mount};
 use inferencecache_wire::grpc::client::{Cause, ClientOptions, HintClient, channel};
 use inferencecache_wire::pb::inference_cache_client::InferenceCacheClient;
 use inferencecache_wire::server::{GrpcTls, TlsLimits};
+use inferencecache_wire::subscriber::config::{Config, Identity};
+use inferencecache_wire::subscriber::{Drained, Subscriber};
+use inferencecache_wire::testkit::fake_engine::{EngineOptions, FakeEngine};
+use inferencecache_wire::testkit::script::Script;
 use inferencecache_wire::tls::{ALPN_H2, ClientFiles, ClientTls, Leaf, ServerFiles};
+use recorder::eventually;
 use server::*;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -212,6 +220,19 @@ async fn no_call_is_lost_while_certificates_change() {
 }
 
 #[tokio::test]
+async fn a_bad_replacement_is_noticed_without_a_connection() {
+    let secure = Secure::new().await;
+    secure.mount.put("tls.key", "corrupt");
+    tokio::time::pause();
+    let errors = format!("{RELOADS}{{result=\"error\"}}");
+    let start = tokio::time::Instant::now();
+    while secure.server.metric(&errors) == 0.0 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(start.elapsed() <= Duration::from_secs(11), "{:?}", start.elapsed());
+}
+
+#[tokio::test]
 async fn mutual_tls_guards_every_service_on_the_port() {
     let secure = Secure::with(true, TlsLimits::default()).await;
     let gateway = Mount::new(&secure.authority, &secure.authority.issue("gateway"));
@@ -279,4 +300,40 @@ async fn a_stalled_handshake_does_not_keep_the_server_from_ending() {
     secure.server.end().await.expect("joined").expect("ended well");
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
     drop(stalled);
+}
+
+#[tokio::test]
+async fn a_subscriber_reports_over_mutual_tls_and_follows_its_files() {
+    let secure = Secure::with(true, TlsLimits::default()).await;
+    // A certificate that the server does not take, until it is replaced.
+    let own = Mount::new(&secure.authority, &Authority::new("stranger").issue("subscriber"));
+    let mut engine = FakeEngine::start(EngineOptions::default()).expect("a free port");
+    let config = Config {
+        identity: Identity {
+            replica_id: "r1".to_owned(),
+            model_id: "m".to_owned(),
+            tenant_id: "t".to_owned(),
+            hash_scheme: "vllm".to_owned(),
+        },
+        engine_endpoint: engine.endpoint().to_owned(),
+        server: secure.server.grpc.to_string(),
+        window: Duration::from_millis(10),
+        ..Config::default()
+    };
+    let tls = secure.tls(Some(&own), None).await;
+    let subscriber = Subscriber::builder(config).tls(Some(tls)).build().expect("a usable configuration");
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let subscribing = tokio::spawn(subscriber.run(async {
+        let _ = stopped.await;
+    }));
+    eventually("a subscription", || engine.wait_for_subscriber(b"kv-events", Duration::ZERO)).await;
+    let script = Script { block_size: 2, num_blocks: 3, ..Script::default() };
+    engine.publish(b"kv-events", &script.check().expect("a good script").stored()).expect("published");
+    let failed = handshakes("failed");
+    eventually("a refused certificate", || secure.server.metric(&failed) > 0.0).await;
+    assert_eq!(secure.server.index.storage_entries().0, 0);
+    own.replace(&secure.authority.issue("subscriber"));
+    eventually("three blocks", || secure.server.index.storage_entries().0 == 3).await;
+    drop(stop);
+    assert_eq!(subscribing.await.expect("joined"), Drained::Completely);
 }

@@ -7,6 +7,7 @@ use bins_common::flags::{Flags, Values};
 use bins_common::{Exit, duration, logging};
 use inferencecache_core::RESERVED_TENANT;
 use inferencecache_wire::subscriber::config::{Config, Identity, RemovalPolicy, Rules, UnknownParent};
+use inferencecache_wire::tls::ClientFiles;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -45,8 +46,14 @@ pub(crate) fn flags() -> Flags {
         .group("Server")
         .text("server", "127.0.0.1:9090", "host:port of the policy server.")
         .duration("rpc-timeout", "5s", "Limit of one call.")
-        .text("tls-ca-file", "", "PEM file with the authorities that the server's certificate must come from.")
-        .text("tls-server-name", "", "Name that the server's certificate must carry.")
+        .text(
+            "tls-ca-file",
+            "",
+            "PEM file with the authorities that the server's certificate must come from. Empty: plaintext.",
+        )
+        .text("tls-server-name", "", "Name that the server's certificate must carry. Empty: the host of --server.")
+        .text("tls-cert-file", "", "PEM file with a certificate of our own, for a server that asks for one.")
+        .text("tls-key-file", "", "PEM file with its private key.")
         .group("Reports")
         .text("window", "100ms", "How long reports are gathered. 0 or less: 100ms.")
         .duration("refresh-min-interval", "10s", "An acknowledged report is not repeated within that time.")
@@ -89,7 +96,7 @@ pub(crate) struct Args {
     pub(crate) stats: Stats,
     /// Flags that were given a value that this build does nothing with.
     pub(crate) without_effect: Vec<&'static str>,
-    pub(crate) wants_tls: bool,
+    pub(crate) tls: Option<ClientFiles>,
 }
 
 /// The statistics path, as far as the start line tells of it.
@@ -129,8 +136,8 @@ impl Args {
             refresh_min_interval: values.duration("refresh-min-interval"),
             health_bind_address: Some(values.text("health-bind-address").to_owned()).filter(|a| !a.is_empty()),
         };
-        let wants_tls = !values.text("tls-ca-file").is_empty() || !values.text("tls-server-name").is_empty();
-        Ok(Self { config, without_effect: without_effect(values, &stats), stats, wants_tls })
+        let tls = tls(values)?;
+        Ok(Self { config, without_effect: without_effect(values, &stats), stats, tls })
     }
 }
 
@@ -231,6 +238,29 @@ fn without_effect(values: &Values, stats: &Stats) -> Vec<&'static str> {
     asked.into_iter().filter(|&(_, asked)| asked).map(|(flag, _)| flag).collect()
 }
 
+/// Nothing of TLS, or at least the authorities to believe.
+fn tls(values: &Values) -> Result<Option<ClientFiles>, Exit> {
+    let [ca, name, cert, key] =
+        ["tls-ca-file", "tls-server-name", "tls-cert-file", "tls-key-file"].map(|flag| values.text(flag));
+    let identity = match (cert, key) {
+        ("", "") => None,
+        ("", _) | (_, "") => {
+            return Err(Exit::usage("--tls-cert-file and --tls-key-file belong together; set both, or neither"));
+        }
+        (cert, key) => Some((cert.into(), key.into())),
+    };
+    match (ca, name, &identity) {
+        ("", "", None) => Ok(None),
+        ("", ..) => {
+            Err(Exit::usage("TLS needs --tls-ca-file, the authorities that the server's certificate comes from"))
+        }
+        (ca, name, _) => {
+            let server_name = (!name.is_empty()).then(|| name.to_owned());
+            Ok(Some(ClientFiles { ca: ca.into(), identity, server_name }))
+        }
+    }
+}
+
 fn positive(values: &Values, flag: &str) -> Result<Duration, Exit> {
     let duration = values.duration(flag);
     if duration >= Duration::from_millis(1) { Ok(duration) } else { Err(usage(flag, "use at least 1ms")) }
@@ -320,7 +350,7 @@ mod tests {
         let (have, want) = (format!("{:?}", args.config), format!("{:?}", Config::default()));
         let identity = format!("{:?}", args.config.identity);
         assert_eq!(have.replace(&identity, ""), want.replace(&format!("{:?}", Identity::default()), ""));
-        assert!(args.without_effect.is_empty() && !args.wants_tls);
+        assert!(args.without_effect.is_empty() && args.tls.is_none());
     }
 
     #[test]
@@ -337,6 +367,22 @@ mod tests {
             "--engine-model-name=m",
         ]);
         assert_eq!(args.unwrap().without_effect.len(), 9);
-        assert!(with(&["--tls-ca-file=/ca"]).unwrap().wants_tls);
+    }
+
+    #[test]
+    fn tls_needs_authorities_and_whole_pairs() {
+        let tls = |flags: &[&str]| with(flags).map(|args| args.tls);
+        let files = |identity: Option<(&str, &str)>, name: Option<&str>| ClientFiles {
+            ca: "/ca".into(),
+            identity: identity.map(|(cert, key)| (cert.into(), key.into())),
+            server_name: name.map(str::to_owned),
+        };
+        assert_eq!(tls(&["--tls-ca-file=/ca"]).unwrap(), Some(files(None, None)));
+        assert_eq!(tls(&["--tls-ca-file=/ca", "--tls-server-name=n"]).unwrap(), Some(files(None, Some("n"))));
+        let pair = ["--tls-ca-file=/ca", "--tls-cert-file=/c", "--tls-key-file=/k"];
+        assert_eq!(tls(&pair).unwrap(), Some(files(Some(("/c", "/k")), None)));
+        for half in [&pair[1..], &pair[..2], &[pair[0], pair[2]], &["--tls-server-name=n"]] {
+            assert_eq!(tls(half).unwrap_err(), 2, "{half:?}");
+        }
     }
 }

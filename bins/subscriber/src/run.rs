@@ -3,6 +3,7 @@
 use bins_common::Exit;
 use bins_common::signals::{self, Signals};
 use inferencecache_wire::subscriber::{BuildError, Drained, Subscriber};
+use inferencecache_wire::tls::{ALPN_H2, ClientFiles, ClientTls, Reload};
 
 use crate::args::Args;
 
@@ -24,13 +25,11 @@ pub(crate) fn run(args: Args) -> Result<(), Exit> {
 
 async fn subscribe(args: Args) -> Result<(), Exit> {
     let signals = Signals::install().map_err(|why| Exit::failure(format!("cannot catch signals: {why}")))?;
-    if args.wants_tls {
-        return Err(Exit::failure(
-            "TLS is not in this build yet, and reporting in plaintext instead would be worse; leave out --tls-ca-file and \
-             --tls-server-name",
-        ));
-    }
-    let Args { config, stats, without_effect, .. } = args;
+    let Args { config, stats, without_effect, tls } = args;
+    let tls = match tls {
+        Some(files) => Some(load(files).await?),
+        None => None,
+    };
     tracing::info!(
         engine_endpoint = config.engine_endpoint,
         server = config.server,
@@ -49,7 +48,7 @@ async fn subscribe(args: Args) -> Result<(), Exit> {
             "flag_without_effect: this build does not do what the flag asks for"
         );
     }
-    let subscriber = Subscriber::builder(config).build().map_err(|why| failed(&why))?;
+    let subscriber = Subscriber::builder(config).tls(tls).build().map_err(|why| failed(&why))?;
     match signals::run(signals, |shutdown| subscriber.run(shutdown.wait())).await {
         Ok(drained) => {
             if drained == Drained::Partly {
@@ -63,6 +62,18 @@ async fn subscribe(args: Args) -> Result<(), Exit> {
             Err(Exit::logged())
         }
     }
+}
+
+/// Reads what TLS needs. Later changes of the files are followed, and told.
+async fn load(files: ClientFiles) -> Result<ClientTls, Exit> {
+    let ca_file = files.ca.display().to_string();
+    let loaded = ClientTls::load(files, &[ALPN_H2], move |reload| match reload {
+        Reload::Refused(why) => {
+            tracing::error!(err = why.full(), ca_file, "TLS files cannot be used; the last good ones stay in use");
+        }
+        _ => tracing::info!(ca_file, "TLS files were replaced"),
+    });
+    loaded.await.map_err(|why| Exit::failure(format!("cannot use TLS as asked for by --tls-ca-file: {}", why.full())))
 }
 
 fn failed(why: &BuildError) -> Exit {

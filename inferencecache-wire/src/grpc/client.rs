@@ -17,14 +17,13 @@
 //! The connection is made when first needed and made again when it breaks; pings notice a peer that has silently gone,
 //! also while nothing is asked.
 
-use std::error::Error as _;
 use std::fmt;
 use std::time::Duration;
 
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::chain::chain;
+use crate::chain::said;
 use crate::pb;
 use crate::pb::inference_cache_client::InferenceCacheClient;
 
@@ -169,10 +168,7 @@ impl HintClient {
         match tokio::time::timeout(self.call_timeout, stub.lookup_route(request)).await {
             Ok(Ok(response)) => Hint { response: response.into_inner(), degraded: None },
             Ok(Err(status)) => Hint::without(match status.code() {
-                Code::Unavailable | Code::Unknown => Cause::Unreachable(match status.source() {
-                    Some(why) => chain(why),
-                    None => status.message().to_owned(),
-                }),
+                Code::Unavailable | Code::Unknown => Cause::Unreachable(said(&status)),
                 Code::DeadlineExceeded | Code::Cancelled => Cause::Slow(self.call_timeout),
                 code => Cause::Refused(code, status.message().to_owned()),
             }),

@@ -19,6 +19,7 @@ use super::config::Identity;
 use super::dispatch::Call;
 use super::link::{Connector, LinkState};
 use super::window::MAX_ENTRIES;
+use crate::chain::said;
 use crate::pb;
 
 /// Largest update, in bytes on the wire. Servers refuse messages above 4 MiB.
@@ -73,16 +74,32 @@ impl Client {
     ///
     /// [`BadAddress`].
     pub fn new(server: &str, identity: Identity, timeout: Duration) -> Result<Self, BadAddress> {
+        Self::over(server, identity, timeout, Connector::new())
+    }
+
+    /// The same over a connector of the caller's own making, and where its connections can be watched.
+    ///
+    /// # Errors
+    ///
+    /// [`BadAddress`].
+    pub fn over(
+        server: &str,
+        identity: Identity,
+        timeout: Duration,
+        (connector, link): (Connector, watch::Receiver<LinkState>),
+    ) -> Result<Self, BadAddress> {
         let bad = || BadAddress { address: server.to_owned() };
         let uri: Uri = format!("http://{server}").parse().map_err(|_| bad())?;
         let usable =
             |authority: &Authority| !authority.host().is_empty() && authority.port_u16().is_some_and(|p| p > 0);
         uri.authority().filter(|&authority| usable(authority) && authority.as_str() == server).ok_or_else(bad)?;
+        // TLS is the connector's; for the channel every connection is plain, and only what requests say tells them apart.
+        let origin = format!("{}://{server}", connector.scheme()).parse().map_err(|_| bad())?;
         let endpoint = Endpoint::from(uri)
+            .origin(origin)
             .http2_keep_alive_interval(KEEPALIVE.0)
             .keep_alive_timeout(KEEPALIVE.1)
             .keep_alive_while_idle(true);
-        let (connector, link) = Connector::new();
         let channel = endpoint.connect_with_connector_lazy(connector);
         let inner = pb::inference_cache_client::InferenceCacheClient::new(channel);
         Ok(Self { inner, identity: Arc::new(identity), timeout, link })
@@ -129,7 +146,7 @@ impl Client {
             Ok(pb::Ack { accepted: true, .. }) => Ok(()),
             Ok(pb::Ack { reason_code, .. }) => Err(CallError::Refused { reason: reason_code }),
             Err(status) => {
-                Err(CallError::Status { code: status.code(), message: status.message().chars().take(200).collect() })
+                Err(CallError::Status { code: status.code(), message: said(&status).chars().take(200).collect() })
             }
         }
     }

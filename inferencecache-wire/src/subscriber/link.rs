@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 
-/// Longest time to dial.
+/// Longest time to dial, a TLS handshake included.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What has become of our connections.
@@ -29,10 +29,17 @@ pub struct LinkState {
     pub open: u64,
 }
 
+#[cfg(not(feature = "tls"))]
+type Stream = TcpStream;
+#[cfg(feature = "tls")]
+type Stream = tokio_util::either::Either<TcpStream, tokio_rustls::client::TlsStream<TcpStream>>;
+
 /// Dials the server for the channel.
 #[derive(Debug, Clone)]
 pub struct Connector {
     state: watch::Sender<LinkState>,
+    #[cfg(feature = "tls")]
+    tls: Option<crate::tls::ClientTls>,
 }
 
 impl Connector {
@@ -40,7 +47,42 @@ impl Connector {
     #[must_use]
     pub fn new() -> (Self, watch::Receiver<LinkState>) {
         let (state, watch) = watch::channel(LinkState::default());
-        (Self { state }, watch)
+        let connector = Self {
+            state,
+            #[cfg(feature = "tls")]
+            tls: None,
+        };
+        (connector, watch)
+    }
+
+    /// Shakes hands on each connection. Default plaintext.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn tls(mut self, tls: Option<crate::tls::ClientTls>) -> Self {
+        self.tls = tls;
+        self
+    }
+
+    /// The scheme of what is asked over its connections.
+    pub(super) fn scheme(&self) -> &'static str {
+        #[cfg(feature = "tls")]
+        if self.tls.is_some() {
+            return "https";
+        }
+        "http"
+    }
+
+    async fn dial(self, uri: Uri) -> io::Result<Stream> {
+        let authority = uri.authority().ok_or(io::ErrorKind::InvalidInput)?;
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+        let stream = TcpStream::connect((host, authority.port_u16().unwrap_or(80))).await?;
+        stream.set_nodelay(true)?;
+        #[cfg(feature = "tls")]
+        let stream = match self.tls {
+            Some(tls) => Stream::Right(tls.connect(host, stream).await.map_err(io::Error::other)?),
+            None => Stream::Left(stream),
+        };
+        Ok(stream)
     }
 }
 
@@ -54,15 +96,10 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let state = self.state.clone();
+        let (state, dial) = (self.state.clone(), self.clone().dial(uri));
         Box::pin(async move {
-            let authority = uri.authority().ok_or(io::ErrorKind::InvalidInput)?;
-            let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-            let port = authority.port_u16().unwrap_or(80);
-            let stream = timeout(CONNECT_TIMEOUT, TcpStream::connect((host, port)))
-                .await
-                .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-            stream.set_nodelay(true)?;
+            let stream =
+                timeout(CONNECT_TIMEOUT, dial).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
             state.send_modify(|state| {
                 state.made += 1;
                 state.open += 1;
@@ -75,7 +112,7 @@ impl Service<Uri> for Connector {
 /// A connection that says when it is dropped.
 #[derive(Debug)]
 pub struct Watched {
-    io: TokioIo<TcpStream>,
+    io: TokioIo<Stream>,
     _open: Open,
 }
 

@@ -59,10 +59,12 @@ use std::fmt;
 
 use thiserror::Error;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use self::config::Config;
 use self::forward::{BadAddress, Client};
+use self::link::{Connector, LinkState};
 use self::metrics::Metrics;
 use self::pump::Pump;
 use self::source::{EventSource, ZmqOptions, ZmqSource};
@@ -100,6 +102,7 @@ pub struct Builder {
     source: Option<Box<dyn EventSource>>,
     decoder: Box<dyn EngineDecoder>,
     listener: Option<TcpListener>,
+    connector: (Connector, watch::Receiver<LinkState>),
 }
 
 impl fmt::Debug for Builder {
@@ -127,6 +130,13 @@ impl Builder {
         self
     }
 
+    /// Reports over TLS, with the protocol [`ALPN_H2`](crate::tls::ALPN_H2).
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, tls: Option<crate::tls::ClientTls>) -> Self {
+        self.connector.0 = self.connector.0.tls(tls);
+        self
+    }
+
     /// Opens the engine socket and prepares the channel to the server. Waits for neither. Must be called within a Tokio
     /// runtime.
     ///
@@ -134,8 +144,8 @@ impl Builder {
     ///
     /// [`BuildError`].
     pub fn build(self) -> Result<Subscriber, BuildError> {
-        let Self { config, source, decoder, listener } = self;
-        let client = Client::new(&config.server, config.identity.clone(), config.rpc_timeout)?;
+        let Self { config, source, decoder, listener, connector } = self;
+        let client = Client::over(&config.server, config.identity.clone(), config.rpc_timeout, connector)?;
         let metrics = Metrics::new()?;
         let source = match source {
             Some(source) => source,
@@ -173,7 +183,8 @@ impl fmt::Debug for Subscriber {
 impl Subscriber {
     /// Starts to put one together.
     pub fn builder(config: Config) -> Builder {
-        Builder { config, source: None, decoder: Box::new(MsgpackDecoder::default()), listener: None }
+        let (decoder, connector) = (Box::new(MsgpackDecoder::default()), Connector::new());
+        Builder { config, source: None, decoder, listener: None, connector }
     }
 
     /// What it counts. The handle stays valid while it runs.
