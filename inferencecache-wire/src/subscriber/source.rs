@@ -31,6 +31,8 @@ const HEARTBEAT: (Duration, Duration) = (Duration::from_secs(10), Duration::from
 const MAX_BACKOFF: Duration = Duration::from_secs(5);
 /// How long the thread waits for news before it looks whether it should end.
 const POLL: Duration = Duration::from_millis(100);
+/// How long a dialling socket may say nothing of its next attempt after a loss before it is replaced.
+const SILENCE: Duration = Duration::from_secs(1);
 /// Messages read in a row before the monitor is looked at again.
 const BURST: usize = 1000;
 
@@ -242,13 +244,26 @@ impl Reader {
             socket.connect(&endpoint)?;
         }
         let timeout = i64::try_from(POLL.as_millis()).unwrap_or(100);
+        // After a breach of protocol (a frame that is too large, junk in the handshake) libzmq gives a dialled peer up for
+        // good and says nothing more. A socket that does not announce its next attempt is replaced.
+        let mut given_up: Option<Instant> = None;
         while !self.stopped() {
+            if given_up.is_some_and(|since| since.elapsed() > SILENCE) {
+                return Err(zmq::Error::EPROTO);
+            }
             let mut items = [socket.as_poll_item(zmq::POLLIN), monitor.socket.as_poll_item(zmq::POLLIN)];
             match zmq::poll(&mut items, timeout) {
                 Ok(_) | Err(zmq::Error::EINTR) => {}
                 Err(error) => return Err(error),
             }
             while let Some(event) = monitor.next()? {
+                match event {
+                    DISCONNECTED | FAILED_NO_DETAIL | FAILED_PROTOCOL | FAILED_AUTH if !binding => {
+                        given_up = Some(Instant::now());
+                    }
+                    HANDSHAKE_SUCCEEDED | CONNECT_RETRIED => given_up = None,
+                    _ => {}
+                }
                 if self.connection_event(event, binding, receiving).is_err() {
                     return Ok(());
                 }
@@ -378,6 +393,11 @@ fn receive(socket: &zmq::Socket) -> zmq::Result<Option<(Option<u64>, Vec<u8>)>> 
 const HANDSHAKE_SUCCEEDED: u16 = zmq::SocketEvent::HANDSHAKE_SUCCEEDED as u16;
 const DISCONNECTED: u16 = zmq::SocketEvent::DISCONNECTED as u16;
 const CONNECT_RETRIED: u16 = zmq::SocketEvent::CONNECT_RETRIED as u16;
+const FAILED_NO_DETAIL: u16 = zmq::SocketEvent::HANDSHAKE_FAILED_NO_DETAIL as u16;
+const FAILED_PROTOCOL: u16 = zmq::SocketEvent::HANDSHAKE_FAILED_PROTOCOL as u16;
+const FAILED_AUTH: u16 = zmq::SocketEvent::HANDSHAKE_FAILED_AUTH as u16;
+const WATCHED: u16 =
+    HANDSHAKE_SUCCEEDED | DISCONNECTED | CONNECT_RETRIED | FAILED_NO_DETAIL | FAILED_PROTOCOL | FAILED_AUTH;
 
 /// What libzmq says about the connections of a socket.
 struct Monitor {
@@ -389,7 +409,7 @@ impl Monitor {
         // One context per source, one monitor at a time: the name is free again once the former socket is closed.
         static NAMES: AtomicUsize = AtomicUsize::new(0);
         let name = format!("inproc://kvevents-monitor-{}", NAMES.fetch_add(1, Ordering::Relaxed));
-        socket.monitor(&name, i32::from(HANDSHAKE_SUCCEEDED | DISCONNECTED | CONNECT_RETRIED))?;
+        socket.monitor(&name, i32::from(WATCHED))?;
         let pair = context.socket(zmq::PAIR)?;
         pair.set_linger(0)?;
         pair.connect(&name)?;

@@ -84,6 +84,7 @@ fn run() -> Result<bool> {
         paths = ["vllm-0.32-cpu-a.jsonl", "sglang-0.5.23-radix-a.jsonl"].map(|name| folder.join(name)).into();
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    processes::end_with_signals(&runtime)?;
     let mut total = Outcome { exact: 0, unexplained: 0, prompts: 0 };
     let last = paths.len() - 1;
     for (number, path) in paths.iter().enumerate() {

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// One process and the lines it prints.
 pub(crate) struct Process {
     name: &'static str,
-    child: Child,
+    child: Arc<Mutex<Child>>,
+    stdin: ChildStdin,
     lines: Receiver<String>,
     /// The last lines, for when something goes wrong.
     tail: VecDeque<String>,
@@ -46,7 +48,12 @@ impl Process {
                 }
             });
         }
-        Ok(Self { name, child, lines, tail: VecDeque::new() })
+        let stdin = child.stdin.take().context("stdin")?;
+        let child = Arc::new(Mutex::new(child));
+        if let Ok(mut started) = STARTED.lock() {
+            started.push(Arc::downgrade(&child));
+        }
+        Ok(Self { name, child, stdin, lines, tail: VecDeque::new() })
     }
 
     /// The next line for which `wanted` finds something.
@@ -85,29 +92,63 @@ impl Process {
 
     /// Writes one line to the process.
     pub(crate) fn say(&mut self, line: &str) -> Result<()> {
-        let stdin: &mut ChildStdin = self.child.stdin.as_mut().context("stdin")?;
+        let stdin = &mut self.stdin;
         writeln!(stdin, "{line}").and_then(|()| stdin.flush()).with_context(|| format!("talking to {}", self.name))
     }
 
     /// Whether it is still there.
     pub(crate) fn check(&mut self) -> Result<()> {
-        match self.child.try_wait()? {
+        let ended = self.child.lock().map_err(|_| anyhow::anyhow!("{} is being ended", self.name))?.try_wait()?;
+        match ended {
             None => Ok(()),
             Some(status) => bail!("{} ended: {status}", self.name),
         }
     }
 
     pub(crate) fn id(&self) -> u32 {
-        self.child.id()
+        self.child.lock().map_or(0, |child| child.id())
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Ours alone; the demonstration is over for it.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        end(&self.child);
     }
+}
+
+/// Every process started, so that a signal that ends the demonstration ends them too.
+static STARTED: Mutex<Vec<Weak<Mutex<Child>>>> = Mutex::new(Vec::new());
+
+fn end(child: &Mutex<Child>) {
+    if let Ok(mut child) = child.lock() {
+        // Ours alone; the demonstration is over for it.
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+/// Ends everything that was started, and then this program, when it is asked to end.
+pub(crate) fn end_with_signals(runtime: &tokio::runtime::Runtime) -> Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let _inside = runtime.enter();
+    let mut signals = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal).into_iter();
+    let (mut interrupt, mut terminate, mut hangup) = match (signals.next(), signals.next(), signals.next()) {
+        (Some(a), Some(b), Some(c)) => (a?, b?, c?),
+        _ => return Ok(()),
+    };
+    runtime.spawn(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
+        let started = STARTED.lock().map(|mut started| std::mem::take(&mut *started)).unwrap_or_default();
+        for child in started.iter().filter_map(Weak::upgrade) {
+            end(&child);
+        }
+        std::process::exit(130);
+    });
+    Ok(())
 }
 
 fn sibling(name: &str) -> Result<PathBuf> {
