@@ -381,3 +381,58 @@ async fn text_without_any_deadline_has_its_own() {
     assert_eq!(server.client().await.lookup(text("hello")).await.reason_code, "TIMEOUT");
     drop(release);
 }
+
+/// Part of a message that announces 900 kB, and then nothing more.
+fn unfinished() -> StreamBody<impl tokio_stream::Stream<Item = Result<Frame<Bytes>, Infallible>>> {
+    use tokio_stream::StreamExt as _;
+    let part = [&[0][..], &900_000u32.to_be_bytes(), &vec![0; 800_000]].concat();
+    StreamBody::new(tokio_stream::once(Ok(Frame::data(Bytes::from(part)))).chain(tokio_stream::pending()))
+}
+
+/// What incomplete messages hold is bounded over all calls, and given back with the call.
+#[tokio::test]
+async fn unfinished_messages_share_one_budget() {
+    let mut setup = Setup::new();
+    setup.options.max_unfinished_bytes = 1_000_000;
+    let server = setup.start().await;
+    let address = server.grpc;
+    let used = || server.metric("inferencecache_grpc_unfinished_refused_total");
+    let first = tokio::spawn({
+        let stream = TcpStream::connect(address).await.expect("connects");
+        async move {
+            let (mut sender, connection) =
+                hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("h2");
+            tokio::spawn(connection);
+            let request = Request::post(format!("http://{address}{LOOKUP}"))
+                .header("content-type", "application/grpc")
+                .header("te", "trailers")
+                .body(unfinished())
+                .expect("a request");
+            sender.send_request(request).await
+        }
+    });
+    // Once the first one is held, a second one is refused; a small one still gets through.
+    let refused = tokio::time::timeout(Duration::from_secs(20), async {
+        loop {
+            let response = bare(&server, "200m", unfinished()).await;
+            if response.headers().get("grpc-status").is_some_and(|status| status == "8") {
+                return;
+            }
+        }
+    });
+    refused.await.expect("the budget is shared");
+    assert!(used() >= 1.0);
+    let response = decoded(bare(&server, "10S", framed(&ask_key("p"))).await).await;
+    assert_eq!(response.reason_code, "NO_HINT");
+    // The call ends, and its share is free again: an incomplete message waits for its deadline instead of being refused.
+    first.abort();
+    let freed = tokio::time::timeout(Duration::from_secs(20), async {
+        loop {
+            let response = bare(&server, "50m", unfinished()).await;
+            if response.headers().get("grpc-status").is_some_and(|status| status == "4") {
+                return;
+            }
+        }
+    });
+    freed.await.expect("the share is given back");
+}

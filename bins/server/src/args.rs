@@ -86,6 +86,11 @@ pub(crate) fn flags() -> Flags {
         4_194_304,
         "Largest gRPC request; a larger one is refused with RESOURCE_EXHAUSTED.",
     )
+    .integer(
+        "grpc-max-unfinished-bytes",
+        268_435_456,
+        "Bytes that incomplete gRPC messages may hold together; a call beyond it is refused.",
+    )
     .integer("grpc-max-connections", 4096, "Most gRPC connections at a time; more are closed at once and counted.")
     .integer("grpc-max-streams", 1024, "Most calls at a time on one gRPC connection; further ones wait.")
     .integer("http-max-connections", 256, "Most connections at a time to each HTTP listener.")
@@ -198,6 +203,7 @@ fn server(values: &Values) -> Result<ServerOptions, Exit> {
     };
     Ok(ServerOptions {
         max_message_bytes: at_least_one("grpc-max-message-bytes")? as usize,
+        max_unfinished_bytes: at_least_one("grpc-max-unfinished-bytes")? as usize,
         max_grpc_connections: at_least_one("grpc-max-connections")? as usize,
         max_streams: at_least_one("grpc-max-streams")?,
         max_http_connections: at_least_one("http-max-connections")? as usize,

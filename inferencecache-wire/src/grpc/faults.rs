@@ -1,7 +1,8 @@
 //! Faults that arise before a request exists, with the status codes gRPC implementations agree on.
 //!
 //! The library answers an oversized message with `OUT_OF_RANGE`; others say `RESOURCE_EXHAUSTED`, and so do we. And a
-//! caller whose time is up before its request has arrived is told so, instead of being waited for.
+//! caller whose time is up before its request has arrived is told so, instead of being waited for. Bytes of unfinished
+//! messages are charged to a [budget](super::budget).
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -18,6 +19,7 @@ use tonic::server::NamedService;
 use tonic::{Code, Status};
 use tower::Service;
 
+use super::budget::{Budget, Metered};
 use super::deadline;
 
 const STATUS: &str = "grpc-status";
@@ -29,12 +31,13 @@ const GRACE: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone)]
 pub struct Faults<S> {
     inner: S,
+    budget: Arc<Budget>,
 }
 
 impl<S> Faults<S> {
-    /// Wraps `inner`.
-    pub fn new(inner: S) -> Self {
-        Self { inner }
+    /// Wraps `inner`; unfinished messages are charged to `budget`.
+    pub(super) fn new(inner: S, budget: Arc<Budget>) -> Self {
+        Self { inner, budget }
     }
 }
 
@@ -62,6 +65,7 @@ where
             request.extensions_mut().insert(decoded.clone());
             Limit { decoded, ends: tokio::time::Instant::now() + limit + GRACE, sleep: None }
         });
+        let request = request.map(|body| Metered::wrap(body, &self.budget));
         Answered { inner: self.inner.call(request), limit }
     }
 }

@@ -15,6 +15,8 @@ pub mod service;
 #[cfg(feature = "server")]
 mod blocksize;
 #[cfg(feature = "server")]
+mod budget;
+#[cfg(feature = "server")]
 mod deadline;
 #[cfg(feature = "server")]
 pub mod faults;

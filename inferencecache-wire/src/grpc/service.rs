@@ -16,6 +16,8 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::blocksize::BlockSizes;
+use super::budget::Budget;
+pub use super::budget::DEFAULT_BUDGET;
 use super::deadline;
 use super::faults::{Decoded, Faults, mended};
 use super::lookup::Lookups;
@@ -33,6 +35,7 @@ pub struct InferenceCacheService<I: ?Sized> {
     router: Router<I>,
     metrics: Arc<Metrics>,
     max_message_bytes: usize,
+    max_unfinished_bytes: usize,
     isolated: bool,
     stop: CancellationToken,
 }
@@ -55,6 +58,7 @@ impl<I: IndexApi + ?Sized> InferenceCacheService<I> {
             router,
             metrics: Arc::default(),
             max_message_bytes: DEFAULT_MAX_MESSAGE_BYTES,
+            max_unfinished_bytes: DEFAULT_BUDGET,
             isolated: false,
             stop: CancellationToken::new(),
         }
@@ -71,6 +75,14 @@ impl<I: IndexApi + ?Sized> InferenceCacheService<I> {
     #[must_use]
     pub fn max_message_bytes(mut self, bytes: usize) -> Self {
         self.max_message_bytes = bytes;
+        self
+    }
+
+    /// Refuses calls with `RESOURCE_EXHAUSTED` while messages that are not complete hold more than `bytes` together.
+    /// Default [`DEFAULT_BUDGET`].
+    #[must_use]
+    pub fn max_unfinished_bytes(mut self, bytes: usize) -> Self {
+        self.max_unfinished_bytes = bytes;
         self
     }
 
@@ -92,7 +104,8 @@ impl<I: IndexApi + ?Sized> InferenceCacheService<I> {
     /// Makes the tonic service.
     #[must_use]
     pub fn mount(self) -> Mounted<I> {
-        let Self { router, metrics, max_message_bytes, isolated, stop } = self;
+        let Self { router, metrics, max_message_bytes, max_unfinished_bytes, isolated, stop } = self;
+        let budget = Budget::new(max_unfinished_bytes, metrics.clone());
         let reports = Reports {
             index: router.index.clone(),
             clock: router.clock.clone(),
@@ -100,7 +113,7 @@ impl<I: IndexApi + ?Sized> InferenceCacheService<I> {
             sizes: BlockSizes::new(router.block_size),
         };
         let rpcs = Rpcs { lookups: Lookups::new(router, metrics, isolated), reports, stop };
-        Faults::new(InferenceCacheServer::new(rpcs).max_decoding_message_size(max_message_bytes))
+        Faults::new(InferenceCacheServer::new(rpcs).max_decoding_message_size(max_message_bytes), budget)
     }
 }
 

@@ -119,6 +119,7 @@ struct Families {
     pushes: IntCounterVec,
     last_push: Gauge,
     refused_connections: IntCounterVec,
+    refused_unfinished: IntCounter,
     storage_entries: IntGauge,
     sweep_seconds: Gauge,
 }
@@ -323,6 +324,11 @@ impl Metrics {
         self.families.refused_connections.with_label_values(&[listener]).inc();
     }
 
+    /// Counts a call that was refused because incomplete messages held too many bytes.
+    pub(crate) fn buffer_refused(&self) {
+        self.families.refused_unfinished.inc();
+    }
+
     /// How long the last sweep took, and how many storage entries it left.
     pub fn swept(&self, took: Duration, storage_entries: u64) {
         self.families.sweep_seconds.set(took.as_secs_f64());
@@ -488,6 +494,10 @@ impl Families {
                 "inferencecache_connections_refused_total",
                 "Connections closed because their listener was full.",
                 &["listener"],
+            ),
+            refused_unfinished: counter(
+                "inferencecache_grpc_unfinished_refused_total",
+                "Calls refused because incomplete messages held too many bytes.",
             ),
             storage_entries: gauge(
                 "inferencecache_index_storage_entries",

@@ -34,6 +34,7 @@ pub(super) async fn run<I: IndexApi + ?Sized>(
     let service = InferenceCacheService::new(router)
         .metrics(metrics.clone())
         .max_message_bytes(options.max_message_bytes)
+        .max_unfinished_bytes(options.max_unfinished_bytes)
         .isolate_lookups(options.isolate_lookups)
         .stop_with(ending.stop.clone());
     let (port, health) = GrpcPort::new(service.mount(), ending.stop.clone());

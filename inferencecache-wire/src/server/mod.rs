@@ -41,7 +41,7 @@ use std::time::Duration;
 use inferencecache_core::{IndexApi, PolicyStore, Router, T2Client};
 use tokio::net::TcpListener;
 
-use crate::grpc::service::DEFAULT_MAX_MESSAGE_BYTES;
+use crate::grpc::service::{DEFAULT_BUDGET, DEFAULT_MAX_MESSAGE_BYTES};
 use crate::http::access::Access;
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
@@ -67,6 +67,8 @@ pub struct Addresses {
 pub struct ServerOptions {
     /// Largest gRPC request message, in bytes. Default 4 MiB.
     pub max_message_bytes: usize,
+    /// Most bytes that incomplete gRPC messages may hold together; a call beyond it is refused. Default 256 MiB.
+    pub max_unfinished_bytes: usize,
     /// Most calls at a time on one gRPC connection; more wait at the client. Default 1024.
     pub max_streams: u32,
     /// Most connections at a time to gRPC; more are closed at once and counted. Default 4096.
@@ -140,6 +142,7 @@ impl Default for ServerOptions {
     fn default() -> Self {
         Self {
             max_message_bytes: DEFAULT_MAX_MESSAGE_BYTES,
+            max_unfinished_bytes: DEFAULT_BUDGET,
             max_streams: 1024,
             max_grpc_connections: 4096,
             max_http_connections: 256,
