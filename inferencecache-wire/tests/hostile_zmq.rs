@@ -28,7 +28,7 @@ use rand::{Rng, SeedableRng};
 use tokio_stream::wrappers::TcpListenerStream;
 
 /// Messages between two waits for the server, so that nothing is dropped for want of room.
-const CHUNK: usize = 200;
+const CHUNK: usize = 1000;
 
 /// A valid batch of a fixed set.
 fn valid(rng: &mut SmallRng) -> Vec<u8> {
