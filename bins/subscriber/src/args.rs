@@ -6,6 +6,7 @@ use std::time::Duration;
 use bins_common::flags::{Flags, Values};
 use bins_common::{Exit, duration, logging};
 use inferencecache_core::RESERVED_TENANT;
+use inferencecache_core::route::MAX_ID_BYTES;
 use inferencecache_wire::subscriber::config::{Config, Identity, RemovalPolicy, Rules, UnknownParent};
 use inferencecache_wire::tls::ClientFiles;
 
@@ -39,8 +40,8 @@ pub(crate) fn flags() -> Flags {
             "ZMQ endpoint of the engine's publisher. A host of *, 0.0.0.0 or [::] is listened on: the engine dials us.",
         )
         .text("topic", "kv-events", "Prefix of the topics to take. Empty: all.")
-        .text("replay-endpoint", "", "ZMQ endpoint of the engine's replay socket.")
-        .integer("engine-dp-size", 1, "Data-parallel ranks of the engine, on consecutive ports.")
+        .text("replay-endpoint", "", "ZMQ endpoint of the engine's replay socket. Not built yet.")
+        .integer("engine-dp-size", 1, "Data-parallel ranks of the engine, on consecutive ports. Not built yet.")
         .duration("reconnect-backoff", "1s", "First wait after a failed connection to the engine; doubles up to 5s.")
         .integer("zmq-rcvhwm", 100_000, "Messages that the ZMQ library queues. 0: no limit.")
         .group("Server")
@@ -57,7 +58,7 @@ pub(crate) fn flags() -> Flags {
         .group("Reports")
         .text("window", "100ms", "How long reports are gathered. 0 or less: 100ms.")
         .duration("refresh-min-interval", "10s", "An acknowledged report is not repeated within that time.")
-        .duration("reannounce-interval", "5m", "How often live blocks are reported again. 0: never.")
+        .duration("reannounce-interval", "5m", "How often live blocks are reported again. 0: never. Not built yet.")
         .switch("startup-clear", true, "Tell the server to forget what an earlier process reported for this replica.")
         .group("Events")
         .integer("max-tracked-blocks", 500_000, "Most engine blocks kept in memory, about 96 bytes each.")
@@ -76,7 +77,7 @@ pub(crate) fn flags() -> Flags {
             "Adapter names by the engine's number: id=name,... They win over names in events.",
         )
         .switch("lora-name-from-events", true, "Use the adapter names that events carry.")
-        .group("Engine statistics")
+        .group("Engine statistics (not built yet)")
         .text("engine-metrics-url", METRICS_URL, "The engine's Prometheus page.")
         .text("stats-interval", "10s", "How often it is read. 0 or less: 10s.")
         .integer("engine-cache-size-bytes", 0, "Capacity of the KV cache. 0: bytes in use are reported as 0.")
@@ -122,7 +123,7 @@ impl Args {
         let config = Config {
             identity,
             rules,
-            engine_endpoint: values.text("engine-endpoint").to_owned(),
+            engine_endpoint: endpoint(values)?,
             topic: values.text("topic").to_owned(),
             server: values.text("server").to_owned(),
             window: zero_or_less(values, "window")?.unwrap_or_default(),
@@ -145,6 +146,25 @@ fn usage(flag: &str, why: &str) -> Exit {
     Exit::usage(format!("invalid --{flag}: {why}"))
 }
 
+/// The engine's endpoint. Whether anybody is there does not matter; whether anybody could be does.
+fn endpoint(values: &Values) -> Result<String, Exit> {
+    let endpoint = values.text("engine-endpoint");
+    let usable = match endpoint.strip_prefix("tcp://") {
+        Some(address) => {
+            let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
+            !host.is_empty() && (port == "*" || port.parse::<u16>().is_ok_and(|port| port > 0))
+        }
+        None => ["ipc://", "inproc://"]
+            .iter()
+            .any(|scheme| endpoint.strip_prefix(scheme).is_some_and(|rest| !rest.is_empty())),
+    };
+    if usable {
+        Ok(endpoint.to_owned())
+    } else {
+        Err(usage("engine-endpoint", "use tcp://HOST:PORT, ipc://PATH or, to listen, tcp://*:PORT"))
+    }
+}
+
 fn identity(values: &Values) -> Result<Identity, Exit> {
     let text = |flag| values.text(flag).to_owned();
     for flag in ["replica-id", "model-id"] {
@@ -157,6 +177,11 @@ fn identity(values: &Values) -> Result<Identity, Exit> {
     }
     if values.text("tenant-id") == RESERVED_TENANT {
         return Err(usage("tenant-id", "this name is reserved, and the server would drop every report of it"));
+    }
+    for flag in ["replica-id", "model-id", "tenant-id", "hash-scheme"] {
+        if values.text(flag).len() > MAX_ID_BYTES {
+            return Err(usage(flag, "it is longer than 512 bytes, and the server would drop every report of it"));
+        }
     }
     Ok(Identity {
         replica_id: text("replica-id"),
