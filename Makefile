@@ -51,7 +51,7 @@ PROTO = inferencecache-wire/proto/inferencecache/v1alpha1/inferencecache.proto
 
 conformance: $(CACHE)/venv/done ## Play the recorded answers of the Go implementation (CONFORMANCE=folder)
 	$(CARGO) build --release -p inferencecache-server
-	$(CACHE)/venv/bin/python $(CONFORMANCE)/play.py --proto $(PROTO) --server "$(SERVER)" $(CONFORMANCE)/index.jsonl
+	$(CACHE)/venv/bin/python $(CONFORMANCE)/play.py --proto $(PROTO) --server "$(SERVER)" $(CONFORMANCE)/index.jsonl $(CONFORMANCE)/policy.jsonl
 
 cases: ## Which numbered cases of the specifications no test names (SPEC=folder)
 	.ci/uncovered-cases $(SPEC)
