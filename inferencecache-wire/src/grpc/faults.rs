@@ -2,7 +2,7 @@
 //!
 //! The library answers an oversized message with `OUT_OF_RANGE`; others say `RESOURCE_EXHAUSTED`, and so do we. And a
 //! caller whose time is up before its request has arrived is told so, instead of being waited for. Bytes of unfinished
-//! messages are charged to a [budget](super::budget).
+//! messages are charged to one budget, [`DEFAULT_BUDGET`](super::service::DEFAULT_BUDGET) unless told otherwise.
 
 use std::convert::Infallible;
 use std::future::Future;
