@@ -305,3 +305,22 @@ async fn a_million_hostile_batches_leave_memory_flat() {
     println!("resident after 10^5: {early}, after 10^6: {late}, ratio {:.3}", late as f64 / early as f64);
     assert!(late as f64 <= early as f64 * 1.1, "grew from {early} to {late}");
 }
+
+/// The barrier of a reader is one figure, whether the engine names its only rank, names none, or does both by turns.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rank_that_comes_and_goes_does_not_hold_the_figure_back() {
+    let mut world = World::start(0, 500_000).await;
+    for round in 0..6u64 {
+        let mut batch = Writer::new();
+        batch.array(3).float64(1_700_000_000.5).array(1).array(6).str("BlockStored");
+        batch.array(1).uint(round + 1).nil().array(2).uint(round).uint(7).uint(2).nil();
+        if round % 2 == 0 {
+            batch.uint(0)
+        } else {
+            batch.nil()
+        };
+        world.publish(&batch.into_bytes(), None, false);
+        world.settle(false).await;
+    }
+    assert_eq!(world.index.storage_entries().0, 6);
+}

@@ -60,6 +60,8 @@ pub struct Progress {
     pub rank: Option<i64>,
     /// The last engine sequence all of whose consequences are settled; `None` before the first.
     pub sequence: Option<u64>,
+    /// Our own number of the batch that carried it: of two streams under one name, the later has come further.
+    pub ordinal: u64,
 }
 
 #[derive(Debug, Default)]
@@ -67,6 +69,8 @@ struct History {
     connection: u16,
     rank: Option<i64>,
     settled: Option<u64>,
+    /// Ordinal of the batch that is `settled`.
+    ordinal: u64,
     /// (ordinal, sequence) of batches that are not known to be settled, oldest first.
     open: VecDeque<(u64, u64)>,
 }
@@ -184,10 +188,15 @@ impl<D: EngineDecoder> Ingest<D> {
                 if ordinal >= oldest {
                     break;
                 }
-                history.settled = Some(sequence);
+                (history.settled, history.ordinal) = (Some(sequence), ordinal);
                 history.open.pop_front();
             }
-            Progress { connection: history.connection, rank: history.rank, sequence: history.settled }
+            Progress {
+                connection: history.connection,
+                rank: history.rank,
+                sequence: history.settled,
+                ordinal: history.ordinal,
+            }
         })
     }
 }

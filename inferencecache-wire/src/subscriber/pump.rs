@@ -1,6 +1,6 @@
 //! The receive task: it applies what the engine says and lets calls start. It never waits for a call.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use inferencecache_core::time::{Clock, Micros, SystemClock};
@@ -342,10 +342,17 @@ impl Pump {
     /// Brings the figures up to date. Called whenever something may have changed.
     fn settle(&mut self) {
         let oldest = self.dispatcher.oldest();
+        // An engine that names no rank, or names it now and then, is one stream to whoever reads the figure.
+        let mut reached: BTreeMap<i64, (u64, u64)> = BTreeMap::new();
         for progress in self.ingest.progress(oldest) {
             if let Some(sequence) = progress.sequence {
-                self.metrics.set_acknowledged(progress.rank.unwrap_or(i64::from(progress.connection)), sequence);
+                let rank = progress.rank.unwrap_or(i64::from(progress.connection));
+                let known = reached.entry(rank).or_default();
+                *known = (*known).max((progress.ordinal, sequence));
             }
+        }
+        for (rank, (_, sequence)) in reached {
+            self.metrics.set_acknowledged(rank, sequence);
         }
         let map = self.ingest.map();
         let waiting = map.dirty() + self.dispatcher.sweep_left(map);
