@@ -26,7 +26,7 @@ use prost::Message;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use raw::Raw;
-use tokio_stream::wrappers::TcpListenerStream;
+use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
@@ -224,7 +224,7 @@ impl World {
         tokio::spawn(
             tonic::transport::Server::builder()
                 .add_service(service)
-                .serve_with_incoming(TcpListenerStream::new(listener)),
+                .serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true))),
         );
         let channel = Endpoint::from_shared(format!("http://{address}")).expect("an address").connect_lazy();
         Self { index, model, oracle, channel }
