@@ -244,7 +244,7 @@ impl World {
         }
     }
 
-    async fn run(&mut self, messages: usize, compare: bool, mut at: impl FnMut(usize)) {
+    async fn run(&mut self, messages: usize, compare: bool, mut at: impl FnMut(usize, u64)) {
         let seed = 0x5eed;
         println!("seed {seed:#x}, {messages} messages");
         let mut rng = SmallRng::seed_from_u64(seed);
@@ -255,7 +255,7 @@ impl World {
             self.publish(&payload, odd, compare);
             if sent % CHUNK == CHUNK - 1 {
                 self.settle(compare).await;
-                at(sent + 1);
+                at(sent + 1, self.index.storage_entries().0);
             }
         }
         self.settle(compare).await;
@@ -280,23 +280,26 @@ fn pairs(dump: &Dump) -> BTreeSet<(String, Vec<u8>, i32, i32)> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hostile_batches_change_only_what_the_rules_accept() {
-    World::start(0, 500_000).await.run(20_000, true, |_| {}).await;
+    World::start(0, 500_000).await.run(20_000, true, |_, _| {}).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "long: a million messages; make soak"]
 async fn a_million_hostile_batches_change_only_what_the_rules_accept() {
-    World::start(0, 500_000).await.run(1_000_000, true, |_| {}).await;
+    World::start(0, 500_000).await.run(1_000_000, true, |_, _| {}).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "long: a million messages; make soak"]
 async fn a_million_hostile_batches_leave_memory_flat() {
-    let mut early = 0;
-    World::start(2_000, 2_000)
+    const CAP: u64 = 150;
+    let (mut early, mut most) = (0, 0);
+    World::start(CAP, 2_000)
         .await
-        .run(1_000_000, false, |sent| {
+        .run(1_000_000, false, |sent, entries| {
+            most = most.max(entries);
             if sent >= 100_000 && early == 0 {
+                assert_eq!(most, CAP, "the cap must be reached first");
                 early = memory::resident_bytes();
             }
         })
