@@ -9,7 +9,7 @@ CONFORMANCE ?= ../shared/conformance
 CACHE ?= $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/inferencecache
 DENY_VERSION = 0.20.2
 
-.PHONY: help demo test soak lint bench conformance cases package features
+.PHONY: help demo test soak lint bench bench-peers conformance cases package features
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -38,6 +38,9 @@ $(CACHE)/bin/cargo-deny:
 
 bench: ## Criterion benchmarks and the table of bytes per block
 	$(CARGO) bench -p inferencecache-benches
+
+bench-peers: ## The index side by side with its peers, row by row (ROWS=P4,P9, QUICK=1); fails when a row is missed
+	cd benches/peers && $(CARGO) build --release && target/release/peers $(if $(ROWS),--rows $(ROWS)) $(if $(QUICK),--quick)
 
 $(CACHE)/venv/done:
 	python3 -m venv $(CACHE)/venv
