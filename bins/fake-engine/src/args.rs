@@ -1,5 +1,7 @@
 //! The flags, and what they mean once validated. Numbers that make no sense end with exit code 1, as published.
 
+mod simulation;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,6 +9,8 @@ use bins_common::flags::{Flags, Values};
 use bins_common::{Exit, duration, logging};
 use inferencecache_wire::testkit::fake_engine::{EngineOptions, Publish, ReplayLayout};
 use inferencecache_wire::testkit::script::{Play, Script, Shape};
+
+pub(crate) use self::simulation::{Churning, Flooding};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,8 +21,11 @@ Examples:
   kvevent-fake-engine -bind 'tcp://127.0.0.1:*' -capture FILE -step-stdin
         plays it prompt by prompt: for each line on stdin the frames up to the next prompt are sent, then stdout says
         'sent SEQUENCE prompt N', or 'sent SEQUENCE end' after the last; end of input ends the process
+  kvevent-fake-engine -churn-seed 7 -replay tcp://127.0.0.1:5558 -control 127.0.0.1:8000
+        fills and empties a simulated cache; http://127.0.0.1:8000/truth says what it holds, /metrics what vLLM would
 
-On stdout: 'listening ENDPOINT' (or 'dialling ENDPOINT') and 'replay ENDPOINT' at the start, then the lines above.
+On stdout: 'listening ENDPOINT' (or 'dialling ENDPOINT') and 'replay ENDPOINT' at the start, once for each rank, and
+'control ADDRESS'; then the lines above.
 Nothing is sent before somebody subscribes, unless -wait-subscriber=0.";
 
 /// Time between the frames of a recording, unless told otherwise.
@@ -26,36 +33,38 @@ const FRAME_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Every flag of the fake engine.
 pub(crate) fn flags() -> Flags {
-    Flags::new("kvevent-fake-engine", "Publishes scripted or recorded KV-cache events, as an engine would.")
-        .group("Sockets")
-        .text("bind", "tcp://0.0.0.0:5557", "ZMQ endpoint to listen on. Port * is any free one.")
-        .text("connect", "", "ZMQ endpoint to dial instead of listening.")
-        .text("topic", "kv-events", "Topic of scripted batches.")
-        .text("replay", "", "ZMQ endpoint on which replay requests are answered. Empty: none.")
-        .text("replay-layout", "current", "Parts of a replay reply: current, older or first.")
-        .duration(
-            "wait-subscriber",
-            "30s",
-            "How long to wait for a subscriber before the first message. 0: not at all.",
-        )
-        .group("Script")
-        .integer("block-size", 128, "Tokens of each block.")
-        .integer("num-blocks", 1, "Blocks.")
-        .integer("events", 1, "Events that the blocks are split over.")
-        .integer("start-token", 0, "First token; the others follow.")
-        .text("interval", "500ms", "Time between messages. In a recording 10ms unless given.")
-        .switch("omit-token-ids", false, "Leave the tokens out, so that nothing can be indexed.")
-        .text("format", "tuple", "Shape of events: tuple or map.")
-        .text("medium", "", "Medium of the copies. Empty: not said.")
-        .text("lora-name", "", "Adapter of the blocks. Empty: not said.")
-        .integer("drop-every", 0, "Leave a number out before every nth message. 0: never.")
-        .integer("evict-every", 0, "Make every nth message the removal of all blocks. 0: never.")
-        .integer("restart-every", 0, "Start anew, counting from 0, after every n messages. 0: never.")
-        .group("Recording")
-        .text("capture", "", "File to play instead of a script.")
-        .switch("keep-time", false, "Keep the times of the recording instead of moving its end to now.")
-        .switch("step-stdin", false, "Send the frames up to the next prompt for each line on stdin.")
-        .epilogue(EXAMPLES)
+    let flags =
+        Flags::new("kvevent-fake-engine", "Publishes scripted or recorded KV-cache events, as an engine would.")
+            .group("Sockets")
+            .text("bind", "tcp://0.0.0.0:5557", "ZMQ endpoint to listen on. Port * is any free one.")
+            .text("connect", "", "ZMQ endpoint to dial instead of listening.")
+            .text("topic", "kv-events", "Topic of scripted batches.")
+            .text("replay", "", "ZMQ endpoint on which replay requests are answered. Empty: none.")
+            .text("replay-layout", "current", "Parts of a replay reply: current, older or first.")
+            .integer("replay-buffer", 10_000, "Batches kept for replay.")
+            .duration(
+                "wait-subscriber",
+                "30s",
+                "How long to wait for a subscriber before the first message. 0: not at all.",
+            )
+            .group("Script")
+            .integer("block-size", 128, "Tokens of each block.")
+            .integer("num-blocks", 1, "Blocks.")
+            .integer("events", 1, "Events that the blocks are split over.")
+            .integer("start-token", 0, "First token; the others follow.")
+            .text("interval", "500ms", "Time between messages. In a recording 10ms unless given.")
+            .switch("omit-token-ids", false, "Leave the tokens out, so that nothing can be indexed.")
+            .text("format", "tuple", "Shape of events: tuple or map.")
+            .text("medium", "", "Medium of the copies. Empty: not said.")
+            .text("lora-name", "", "Adapter of the blocks. Empty: not said.")
+            .integer("drop-every", 0, "Leave a number out before every nth message. 0: never.")
+            .integer("evict-every", 0, "Make every nth message the removal of all blocks. 0: never.")
+            .integer("restart-every", 0, "Start anew, counting from 0, after every n messages. 0: never.")
+            .group("Recording")
+            .text("capture", "", "File to play instead of a script.")
+            .switch("keep-time", false, "Keep the times of the recording instead of moving its end to now.")
+            .switch("step-stdin", false, "Send the frames up to the next prompt for each line on stdin.");
+    simulation::flags(flags).epilogue(EXAMPLES)
 }
 
 /// A command line that makes sense.
@@ -65,6 +74,8 @@ pub(crate) struct Args {
     pub(crate) topic: String,
     pub(crate) wait_subscriber: Duration,
     pub(crate) interval: Duration,
+    /// How far the engine's clock is ahead of the system's, in seconds.
+    pub(crate) clock_offset: f64,
     pub(crate) work: Work,
 }
 
@@ -75,6 +86,10 @@ pub(crate) enum Work {
     Script { play: Play, drop_every: u64, evict_every: u64, restart_every: u64 },
     /// A recording.
     Capture { file: PathBuf, keep_time: bool, step: bool },
+    /// A simulated cache.
+    Churn(Churning),
+    /// New blocks without end.
+    Flood(Flooding),
 }
 
 impl Args {
@@ -95,15 +110,18 @@ impl Args {
             _ => return Err(Exit::failure("-replay-layout must be current, older or first")),
         };
         let replay = Some(values.text("replay").to_owned()).filter(|endpoint| !endpoint.is_empty());
+        let buffer = usize::try_from(values.integer("replay-buffer"));
+        let buffer = buffer.map_err(|_| Exit::failure("-replay-buffer must not be negative"))?;
         let work = work(values)?;
         let interval = duration::parse(values.text("interval")).ok().filter(|interval| !interval.is_zero());
         let interval = interval.ok_or_else(|| Exit::failure("-interval must be a positive duration"))?;
         let recorded = matches!(work, Work::Capture { .. }) && !values.is_given("interval");
         Ok(Self {
-            engine: EngineOptions { publish, replay, layout },
+            engine: EngineOptions { publish, replay, layout, buffer },
             topic: values.text("topic").to_owned(),
             wait_subscriber: values.duration("wait-subscriber"),
             interval: if recorded { FRAME_INTERVAL } else { interval },
+            clock_offset: simulation::clock_offset(values)?,
             work,
         })
     }
@@ -112,17 +130,24 @@ impl Args {
 const DEFAULT_LEVEL: tracing::level_filters::LevelFilter = tracing::level_filters::LevelFilter::INFO;
 
 fn work(values: &Values) -> Result<Work, Exit> {
+    let shape = match values.text("format") {
+        "tuple" => Shape::Tuple,
+        "map" => Shape::Map,
+        _ => return Err(Exit::failure("-format must be tuple or map")),
+    };
+    if let Some(flood) = simulation::flooding(values, shape)? {
+        return Ok(Work::Flood(flood));
+    }
+    if let Some(churn) = simulation::churning(values, shape)? {
+        return Ok(Work::Churn(churn));
+    }
     let script = Script {
         block_size: values.integer("block-size"),
         num_blocks: values.integer("num-blocks"),
         events: values.integer("events"),
         start_token: values.integer("start-token"),
         omit_token_ids: values.switch("omit-token-ids"),
-        shape: match values.text("format") {
-            "tuple" => Shape::Tuple,
-            "map" => Shape::Map,
-            _ => return Err(Exit::failure("-format must be tuple or map")),
-        },
+        shape,
         medium: values.text("medium").to_owned(),
         lora_name: values.text("lora-name").to_owned(),
     };
@@ -164,10 +189,22 @@ mod tests {
             &["-format", "json"],
             &["-drop-every", "-1"],
             &["-replay-layout", "new"],
+            &["-replay-buffer", "-1"],
+            &["-churn-seed", "1", "-churn-rate", "0"],
+            &["-churn-seed", "1", "-churn-capacity", "1"],
+            &["-churn-seed", "1", "-ranks", "65"],
+            &["-flood-blocks", "-1"],
+            &["-clock-offset", "1"],
         ] {
             assert_eq!(parse(bad).unwrap_err(), 1, "{bad:?}");
         }
         assert_eq!(parse(&["-no-such-flag"]).unwrap_err(), 2);
+    }
+
+    #[test]
+    fn a_clock_may_be_ahead_or_behind() {
+        let offset = |text| parse(&["-clock-offset", text]).unwrap().clock_offset;
+        assert_eq!(["90s", "0", "-1h"].map(offset), [90.0, 0.0, -3600.0]);
     }
 
     #[test]

@@ -3,7 +3,9 @@
 use std::process::ExitCode;
 
 mod args;
+mod control;
 mod run;
+mod simulate;
 
 fn main() -> ExitCode {
     let flags = args::flags();

@@ -6,12 +6,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bins_common::Exit;
 use bins_common::signals::{self, Signals};
 use inferencecache_wire::testkit::capture::Capture;
-use inferencecache_wire::testkit::fake_engine::{CapturePlayer, FakeEngine, Publish, Step};
+use inferencecache_wire::testkit::fake_engine::{CapturePlayer, EngineOptions, FakeEngine, Publish, Step};
 use inferencecache_wire::testkit::script::Play;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::args::{Args, Work};
+use crate::simulate;
 
 /// Runs until a signal ends it, which is a success.
 ///
@@ -37,28 +38,36 @@ pub(crate) fn run(args: Args) -> Result<(), Exit> {
 }
 
 async fn publish(args: Args) -> Result<(), Exit> {
-    let bound = matches!(args.engine.publish, Publish::Bind(_));
-    let engine = FakeEngine::start(args.engine.clone()).map_err(|why| failed(&why))?;
-    say(&format!("{} {}", if bound { "listening" } else { "dialling" }, engine.endpoint()))?;
-    if let Some(endpoint) = engine.replay_endpoint() {
-        say(&format!("replay {endpoint}"))?;
-    }
     match args.work {
         Work::Script { ref play, drop_every, evict_every, restart_every } => {
+            let engine = open(args.engine.clone())?;
             expect(play);
-            wait_for_subscriber(&engine, args.topic.as_bytes(), args.wait_subscriber).await;
+            let somebody = || engine.wait_for_subscriber(args.topic.as_bytes(), Duration::ZERO);
+            wait_for_subscriber(somebody, args.wait_subscriber).await;
             script(engine, &args, play, [drop_every, evict_every, restart_every]).await
         }
         Work::Capture { ref file, keep_time, step } => {
+            let engine = open(args.engine.clone())?;
             let mut capture = Capture::load(file).map_err(|why| Exit::failure(describe(&why)))?;
             if !keep_time {
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                capture.shift_to(now.as_secs_f64());
+                capture.shift_to(now.as_secs_f64() + args.clock_offset);
             }
             let player = CapturePlayer::new(engine, capture);
             if step { play_by_step(player, args.wait_subscriber).await } else { play_through(player, &args).await }
         }
+        Work::Churn(ref churning) => simulate::churn(&args, churning).await,
+        Work::Flood(ref flooding) => simulate::flood(open(args.engine.clone())?, &args, flooding).await,
     }
+}
+
+/// Opens the sockets of an engine, and says where.
+pub(crate) fn open(options: EngineOptions) -> Result<FakeEngine, Exit> {
+    let bound = matches!(options.publish, Publish::Bind(_));
+    let engine = FakeEngine::start(options).map_err(|why| failed(&why))?;
+    say(&format!("{} {}", if bound { "listening" } else { "dialling" }, engine.endpoint()))?;
+    engine.replay_endpoint().map_or(Ok(()), |endpoint| say(&format!("replay {endpoint}")))?;
+    Ok(engine)
 }
 
 /// What must come of a script, for whoever compares.
@@ -99,7 +108,7 @@ async fn play_by_step(mut player: CapturePlayer, wait: Duration) -> Result<(), E
     while lines.recv().await.is_some() {
         if std::mem::take(&mut first) {
             let topic = player.topic().unwrap_or_default().to_vec();
-            wait_for_subscriber(player.engine(), &topic, wait).await;
+            wait_for_subscriber(|| player.engine().wait_for_subscriber(&topic, Duration::ZERO), wait).await;
         }
         let step = player.step().map_err(|why| failed(&why))?;
         let last = |step: &Step| step.last.map_or_else(|| "none".to_owned(), |sequence| sequence.to_string());
@@ -118,7 +127,8 @@ async fn play_by_step(mut player: CapturePlayer, wait: Duration) -> Result<(), E
 /// Sends everything, then stays for replay requests.
 async fn play_through(mut player: CapturePlayer, args: &Args) -> Result<(), Exit> {
     let topic = player.topic().unwrap_or_default().to_vec();
-    wait_for_subscriber(player.engine(), &topic, args.wait_subscriber).await;
+    let somebody = || player.engine().wait_for_subscriber(&topic, Duration::ZERO);
+    wait_for_subscriber(somebody, args.wait_subscriber).await;
     let mut ticks = interval(args.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut last = None;
@@ -130,9 +140,10 @@ async fn play_through(mut player: CapturePlayer, args: &Args) -> Result<(), Exit
     std::future::pending().await
 }
 
-async fn wait_for_subscriber(engine: &FakeEngine, topic: &[u8], limit: Duration) {
+/// Waits for somebody to listen, but not for ever.
+pub(crate) async fn wait_for_subscriber(somebody: impl Fn() -> bool, limit: Duration) {
     let deadline = tokio::time::Instant::now() + limit;
-    while !engine.wait_for_subscriber(topic, Duration::ZERO) {
+    while !somebody() {
         if tokio::time::Instant::now() >= deadline {
             if !limit.is_zero() {
                 tracing::warn!("nobody subscribes; publishing all the same");
@@ -155,12 +166,13 @@ fn stdin_lines() -> mpsc::Receiver<String> {
     receiver
 }
 
-fn say(line: &str) -> Result<(), Exit> {
+/// Writes one line for whoever drives this process.
+pub(crate) fn say(line: &str) -> Result<(), Exit> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|why| failed(&why))
 }
 
-fn failed(why: &std::io::Error) -> Exit {
+pub(crate) fn failed(why: &std::io::Error) -> Exit {
     Exit::failure(why.to_string())
 }
 

@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 
 use super::capture::{Capture, Frame, Prompt, Row};
 
-/// Batches that are kept for replay, as engines do by default.
-const BUFFER: usize = 10_000;
+/// Batches that engines keep for replay unless told otherwise.
+pub const BUFFER: usize = 10_000;
 /// How often the sockets are looked at.
 const POLL: Duration = Duration::from_millis(5);
 /// How long the last messages may take to leave when the engine ends.
@@ -61,11 +61,14 @@ pub struct EngineOptions {
     pub replay: Option<String>,
     /// Layout of its replies.
     pub layout: ReplayLayout,
+    /// Batches kept for replay; the oldest go first. Default [`BUFFER`].
+    pub buffer: usize,
 }
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        Self { publish: Publish::Bind("tcp://127.0.0.1:*".to_owned()), replay: None, layout: ReplayLayout::default() }
+        let publish = Publish::Bind("tcp://127.0.0.1:*".to_owned());
+        Self { publish, replay: None, layout: ReplayLayout::default(), buffer: BUFFER }
     }
 }
 
@@ -244,10 +247,10 @@ impl Sockets {
     fn publish(&mut self, frame: Frame) -> zmq::Result<()> {
         let parts = [frame.topic.clone(), frame.sequence.to_be_bytes().to_vec(), frame.payload.clone()];
         self.publisher.send_multipart(parts, 0)?;
-        if self.buffer.len() >= BUFFER {
+        self.buffer.push_back(frame);
+        while self.buffer.len() > self.options.buffer {
             self.buffer.pop_front();
         }
-        self.buffer.push_back(frame);
         Ok(())
     }
 

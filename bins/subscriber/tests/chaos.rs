@@ -1,0 +1,162 @@
+//! What the index claims after everything went wrong: real processes, real sockets, faults of every kind.
+//!
+//! ```text
+//! kvevent-fake-engine ──> relay ──> kvevent-subscriber ──> inferencecache-server <── judge
+//!  simulated cache  │    drops, repeats,     killed, frozen, restarted, like       │
+//!                   │    reorders, cuts      the engine and the server             │
+//!                   └──────────────── what it holds ── compared with ── every claim┘
+//! ```
+//!
+//! For each seed: faults, then peace. Then the engine stops taking prompts, so that truth stands still, and
+//!
+//! 1. soon the index claims no block that the engine does not hold, and goes on claiming none;
+//! 2. where every lost frame could be had again, it claims exactly what the engine holds, in the right tier, for longer than
+//!    the time after which an unrepeated entry is forgotten.
+//!
+//! `SEED=17 cargo test -p kvevent-subscriber --test chaos -- --ignored --nocapture` repeats one, with its faults listed;
+//! `SEEDS=100` runs as many, several at a time.
+
+#[path = "chaos/judge.rs"]
+mod judge;
+#[path = "chaos/plan.rs"]
+mod plan;
+#[path = "chaos/process.rs"]
+mod process;
+#[path = "chaos/relay.rs"]
+mod relay;
+#[path = "chaos/stack.rs"]
+mod stack;
+
+use std::num::NonZeroU32;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use inferencecache_wire::testkit::churn::Universe;
+use judge::{Claims, Difference, Judge, Truth};
+use plan::{Plan, Times};
+use stack::{BLOCKS, Stack};
+
+/// Time between looks at the index.
+const LOOK: Duration = Duration::from_millis(200);
+/// How long whatever the subscriber still has to do may take: it waits for at most 10 s after a failed call, and spreads a
+/// full report over 10 s more.
+const CATCHING_UP: Duration = Duration::from_secs(30);
+/// Seeds under way at a time; each of them mostly waits.
+const ABREAST: usize = 6;
+
+/// What came of a seed that did not fail.
+struct Outcome {
+    held: usize,
+    clean_after: Duration,
+    /// `None` where it was not to be expected.
+    equal_after: Option<Duration>,
+}
+
+fn run(plan: &Plan, times: Times) -> Result<Outcome, String> {
+    let universe = Universe::new(plan.seed, NonZeroU32::MIN.saturating_add(3), BLOCKS);
+    let mut stack = Stack::start(plan.clone(), times)?;
+    let judged = (|| {
+        stack.suffer()?;
+        stack.settle()?;
+        let judge = Judge::new(stack.grpc(), stack.bridge(), &universe, plan.adapters)?;
+        let held = Truth::ask(stack.control())?.held;
+        judged(&judge, &held, times, plan.whole && stack.nothing_lost())
+    })();
+    let fallen = stack.fallen();
+    if !fallen.is_empty() {
+        return Err(format!("ended by itself: {fallen:?}\n{}", stack.evidence()));
+    }
+    judged.map_err(|why| format!("{why}\n{}", stack.evidence()))
+}
+
+fn judged(judge: &Judge, held: &Claims, times: Times, whole: bool) -> Result<Outcome, String> {
+    let start = Instant::now();
+    let ttl = 2 * times.reannounce;
+    // An entry that is wrong may have been repeated once more before the subscriber knew, and lives for a TTL from then on.
+    let clean_after = until(judge, held, ttl + 2 * times.reannounce, Difference::is_clean)?;
+    let equal_after = if whole { Some(until(judge, held, CATCHING_UP, Difference::is_none)?) } else { None };
+    let since = Instant::now();
+    while since.elapsed() < ttl + times.reannounce {
+        std::thread::sleep(LOOK);
+        let difference = judge.compare(held)?;
+        if !difference.is_clean() || whole && !difference.is_none() {
+            return Err(format!("right for a while, then after {:?}: {}", start.elapsed(), tell(&difference)));
+        }
+    }
+    Ok(Outcome { held: held.len(), clean_after, equal_after })
+}
+
+fn until(judge: &Judge, held: &Claims, limit: Duration, right: fn(&Difference) -> bool) -> Result<Duration, String> {
+    let start = Instant::now();
+    loop {
+        let difference = judge.compare(held)?;
+        if right(&difference) {
+            return Ok(start.elapsed());
+        }
+        if start.elapsed() > limit {
+            return Err(format!("after {:?}: {}", start.elapsed(), tell(&difference)));
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn tell(difference: &Difference) -> String {
+    format!(
+        "{} claimed and not held {:x?}, {} claimed that no prompt has, {} held and not claimed {:x?}, {} otherwise {:x?}",
+        difference.false_claims.len(),
+        difference.false_claims.iter().take(5).collect::<Vec<_>>(),
+        difference.unheard_of,
+        difference.missing.len(),
+        difference.missing.iter().take(5).collect::<Vec<_>>(),
+        difference.otherwise.len(),
+        difference.otherwise.iter().take(5).collect::<Vec<_>>(),
+    )
+}
+
+/// Runs seeds and prints a line for each; panics at the end when one failed.
+fn run_all(seeds: Vec<u64>, times: Times) {
+    let (next, failures) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+    let exact = AtomicU64::new(0);
+    let alone = seeds.len() == 1;
+    std::thread::scope(|scope| {
+        for _ in 0..ABREAST.min(seeds.len()) {
+            scope.spawn(|| {
+                while let Some(&seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
+                    let plan = Plan::new(seed, times);
+                    if alone {
+                        plan.acts.iter().for_each(|(at, act)| println!("  {at:>9.3?} {act:?}"));
+                    }
+                    let verdict = match run(&plan, times) {
+                        Ok(Outcome { held, clean_after, equal_after }) => {
+                            exact.fetch_add(equal_after.is_some().into(), Ordering::Relaxed);
+                            let equal =
+                                equal_after.map_or("not whole".to_owned(), |after| format!("equal after {after:.1?}"));
+                            format!("ok, {held} held, clean after {clean_after:.1?}, {equal}")
+                        }
+                        Err(why) => {
+                            failures.lock().expect("unpoisoned").push(seed);
+                            format!("FAILED: {why}")
+                        }
+                    };
+                    println!("seed {seed}: {plan}: {verdict}");
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().expect("unpoisoned");
+    let (count, exact) = (seeds.len(), exact.into_inner());
+    println!("{} of {count} seeds claim only what is held, {exact} of them exactly that", count - failures.len());
+    assert!(failures.is_empty(), "seeds that failed: {failures:?}");
+}
+
+#[test]
+#[ignore = "minutes; make soak SEEDS=100"]
+fn the_index_claims_only_what_the_engine_holds() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seeds = match number("SEED") {
+        Some(seed) => vec![seed],
+        None => (1..=number("SEEDS").unwrap_or(20)).collect(),
+    };
+    run_all(seeds, Times { faults: Duration::from_secs(6), reannounce: Duration::from_secs(2) });
+}
