@@ -3,6 +3,7 @@
 CARGO ?= cargo
 CAPTURE ?=
 KEEP ?=
+SEEDS ?= 100
 SPEC ?= ../shared/spec
 CONFORMANCE ?= ../shared/conformance
 # Tools that the tree does not hold are kept out of it.
@@ -21,8 +22,8 @@ demo: ## Replay recorded engines through real processes and check each hint (CAP
 test: ## Every test, examples included
 	$(CARGO) test --workspace --all-features
 
-soak: ## The long runs: 10^7 differential operations, 10^6 hostile messages, stress
-	$(CARGO) test --workspace --all-features --release -- --ignored --nocapture --test-threads=1
+soak: ## The long runs: 10^7 differential operations, 10^6 hostile messages, stress, SEEDS=100 runs of faults
+	SEEDS=$(SEEDS) $(CARGO) test --workspace --all-features --release -- --ignored --nocapture --test-threads=1
 
 lint: $(CACHE)/bin/cargo-deny ## fmt, clippy and docs with warnings denied, cargo deny
 	$(CARGO) fmt --all --check

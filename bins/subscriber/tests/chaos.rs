@@ -21,6 +21,7 @@ mod judge;
 #[path = "chaos/plan.rs"]
 mod plan;
 #[path = "chaos/process.rs"]
+#[expect(dead_code, reason = "shared with the other long run")]
 mod process;
 #[path = "chaos/relay.rs"]
 mod relay;
@@ -153,10 +154,9 @@ fn run_all(seeds: Vec<u64>, times: Times) {
 #[test]
 #[ignore = "minutes; make soak SEEDS=100"]
 fn the_index_claims_only_what_the_engine_holds() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let seeds = match number("SEED") {
+    let seeds = match process::setting("SEED") {
         Some(seed) => vec![seed],
-        None => (1..=number("SEEDS").unwrap_or(20)).collect(),
+        None => (1..=process::setting("SEEDS").unwrap_or(20)).collect(),
     };
     run_all(seeds, Times { faults: Duration::from_secs(6), reannounce: Duration::from_secs(2) });
 }

@@ -124,6 +124,12 @@ pub(crate) fn free_ports(count: u16) -> u16 {
     }
 }
 
+/// A number that whoever starts the test may set.
+#[expect(clippy::disallowed_methods, reason = "tests take no flags")]
+pub(crate) fn setting(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
 /// One HTTP exchange on the loopback; the body of an answer 2xx.
 pub(crate) fn http(method: &str, port: u16, path: &str, body: &str) -> Result<String, String> {
     exchange(method, port, path, body, Duration::from_secs(10))

@@ -248,15 +248,17 @@ mod tests {
         assert_eq!(cleared > 0, sleep || churn.options.clear_every > 0);
     }
 
+    fn small() -> ChurnOptions {
+        ChurnOptions { block_size: NonZeroU32::MIN, capacity: 60, blocks: 200, ..ChurnOptions::default() }
+    }
+
     #[test]
     fn events_tell_exactly_what_is_held() {
-        let options =
-            ChurnOptions { block_size: NonZeroU32::MIN, capacity: 60, blocks: 200, ..ChurnOptions::default() };
         let adapters = vec!["a".to_owned(), "b".to_owned()];
-        check(options.clone(), false);
-        check(ChurnOptions { ranks: 2, adapters, clear_every: 200, ..options.clone() }, false);
-        check(ChurnOptions { host_capacity: 40, twice_every: 5, ..options.clone() }, false);
-        check(ChurnOptions { ranks: 3, ..options }, true);
+        check(small(), false);
+        check(ChurnOptions { ranks: 2, adapters, clear_every: 200, ..small() }, false);
+        check(ChurnOptions { host_capacity: 40, twice_every: 5, ..small() }, false);
+        check(ChurnOptions { ranks: 3, ..small() }, true);
     }
 
     #[test]
