@@ -1,13 +1,13 @@
 //! Events in: evictions, liveness, clears. They name no scheme and run neither quota nor cap.
 
 use crate::index::Index;
-use crate::index::ledger::Removed;
+use crate::index::ledger::Gone;
 use crate::index::replicas::StatRow;
 use crate::index::report::Report;
 use crate::update::{Event, EventKind};
 
 /// Entries removed while the lock is held once.
-const SLICE: usize = 256;
+const SLICE: u32 = 256;
 
 impl Index {
     pub(super) fn event(&self, event: &Event<'_>) {
@@ -23,14 +23,15 @@ impl Index {
 
     fn evict_prefix(&self, event: &Event<'_>, report: &mut Report) {
         let adapter = (!event.adapter.is_empty()).then_some(event.adapter);
+        let mut gone = Gone::default();
         let mut writer = self.writer.lock();
         for pid in writer.partitions_of(event.tenant, event.model, adapter) {
-            let Some((ledger, op)) = writer.ledger_and_op(pid) else { continue };
-            let removed = ledger.evict(op, event.prefix_hash, event.replica);
-            op.commit();
-            if let Some(removed) = removed {
+            let Some(ledger) = writer.ledger(pid) else { continue };
+            ledger.evict(event.prefix_hash, event.replica, &mut gone);
+            ledger.commit();
+            if gone.holds() > 0 {
                 let key = ledger.key.clone();
-                writer.settle(&self.ground, &key, &removed.replica, -1, -i64::from(removed.last), report);
+                writer.settle_gone(&self.ground, &key, &mut gone, report);
                 writer.sync(&self.ground, pid);
             }
         }
@@ -63,18 +64,14 @@ impl Index {
             }
         }
         writer.set_stats(event.tenant, event.model, event.replica, None);
-        let mut gone: Vec<Removed> = Vec::new();
+        let mut gone = Gone::default();
         for (pid, slot, shared) in cleared {
-            loop {
-                // Between slices the partition may have gone with its last entry, and its number be another's.
-                let same = writer.ledger(pid).is_some_and(|ledger| std::sync::Arc::ptr_eq(&ledger.shared, &shared));
-                let Some((ledger, op)) = writer.ledger_and_op(pid).filter(|_| same) else { break };
-                let more = ledger.remove_some(op, slot, SLICE, |removed| gone.push(removed));
-                op.commit();
+            // Between slices the partition may have gone with its last entry, and its number be another's.
+            while let Some(ledger) = writer.same_ledger(pid, &shared) {
+                let more = ledger.remove_some(slot, SLICE, &mut gone);
+                ledger.commit();
                 let key = ledger.key.clone();
-                for removed in gone.drain(..) {
-                    writer.settle(&self.ground, &key, &removed.replica, -1, -i64::from(removed.last), report);
-                }
+                writer.settle_gone(&self.ground, &key, &mut gone, report);
                 writer.sync(&self.ground, pid);
                 if !more {
                     break;

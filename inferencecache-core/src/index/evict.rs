@@ -8,19 +8,19 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::index::Index;
-use crate::index::ledger::Removed;
+use crate::index::ledger::Gone;
 use crate::index::report::Report;
 use crate::index::writer::StatKey;
 use crate::metrics::EvictionCause;
 use crate::resolve::Eviction;
 use crate::time::Micros;
 
-const SLICE: usize = 256;
+const SLICE: u32 = 256;
 
 impl Index {
     /// Removes the tenant's oldest prefixes, with all their holders, until it holds no more than its budget.
     pub(super) fn enforce_quota(&self, tenant: &str, budget: Option<u64>, report: &mut Report) {
-        let mut gone: Vec<Removed> = Vec::new();
+        let mut gone = Gone::default();
         loop {
             let mut writer = self.writer.lock();
             let Some(state) = writer.tenants.get(tenant) else { return };
@@ -36,14 +36,13 @@ impl Index {
                     return;
                 }
                 let Some(pid) = writer.first_oldest(tenant) else { return };
-                let Some((ledger, op)) = writer.ledger_and_op(pid) else { return };
-                let Some(word) = ledger.oldest_prefix() else { return };
-                ledger.remove_prefix(op, word, |removed| gone.push(removed));
-                op.commit();
-                let key = ledger.key.clone();
-                for removed in gone.drain(..) {
-                    writer.settle(&self.ground, &key, &removed.replica, -1, -i64::from(removed.last), report);
+                let Some(ledger) = writer.ledger(pid) else { return };
+                if !ledger.remove_oldest(&mut gone) {
+                    return;
                 }
+                ledger.commit();
+                let key = ledger.key.clone();
+                writer.settle_gone(&self.ground, &key, &mut gone, report);
                 report.over_quota(1);
                 writer.sync(&self.ground, pid);
             }
@@ -55,30 +54,27 @@ impl Index {
         let cap = self.options.max_entries;
         let over = || {
             let (total, reserved) = self.ground.catalog.storage();
-            cap > 0 && total.saturating_sub(reserved) > cap
+            if cap > 0 { total.saturating_sub(reserved).saturating_sub(cap) } else { 0 }
         };
-        while over() {
+        let mut gone = Gone::default();
+        while over() > 0 {
             self.follow_evictions();
             let mut writer = self.writer.lock();
             let mut budget = SLICE;
-            while budget > 0 && over() {
+            while budget > 0 && over() > 0 {
                 let Some((uses, seen, pid)) = writer.first_victim() else { return };
                 let Some(ledger) = writer.ledger(pid) else { return };
-                match ledger.victim() {
-                    // Exact, and no other partition's bound is lower: this is the first of all.
-                    Some((exact_uses, exact_seen, index)) if (exact_uses, exact_seen) == (uses, seen) => {
-                        let Some((ledger, op)) = writer.ledger_and_op(pid) else { return };
-                        let removed = ledger.remove(op, index);
-                        op.commit();
-                        let key = ledger.key.clone();
-                        let algorithm = writer.eviction_of(&key.tenant);
-                        writer.settle(&self.ground, &key, &removed.replica, -1, -i64::from(removed.last), report);
-                        report.evicted(algorithm, EvictionCause::Cap);
-                        budget -= 1;
-                    }
-                    // Credited since: its partition moves back in the order.
-                    _ => {}
-                }
+                // All of this rank in this partition go before anything of the next: its names come before theirs.
+                let most = u32::try_from(over()).unwrap_or(u32::MAX).min(budget);
+                ledger.remove_victims((uses, seen), most, &mut gone);
+                ledger.commit();
+                let key = ledger.key.clone();
+                let algorithm = writer.eviction_of(&key.tenant);
+                let removed = gone.holds();
+                writer.settle_gone(&self.ground, &key, &mut gone, report);
+                report.evicted(algorithm, EvictionCause::Cap, removed);
+                budget -= removed;
+                // Credited since: its partition moves back in the order.
                 writer.sync(&self.ground, pid);
             }
         }
@@ -105,7 +101,7 @@ impl Index {
                 (self.ground.resolvers.ttl(tenant, self.options.ttl), self.ground.resolvers.eviction(tenant))
             })
         };
-        let mut report = Report::default();
+        let (mut report, mut gone) = (Report::default(), Gone::default());
         let partitions: Vec<_> = {
             let writer = self.writer.lock();
             writer.partitions().map(|(pid, ledger)| (pid, ledger.key.clone(), ledger.shared.clone())).collect()
@@ -114,21 +110,16 @@ impl Index {
             let (ttl, algorithm) = rule(&key.tenant);
             loop {
                 let mut writer = self.writer.lock();
-                let mut removed = 0;
-                while removed < SLICE {
-                    let same = writer.ledger(pid).is_some_and(|ledger| Arc::ptr_eq(&ledger.shared, &shared));
-                    let Some((ledger, op)) = writer.ledger_and_op(pid).filter(|_| same) else { break };
-                    let Some((_, index)) = ledger.stalest().filter(|&(seen, _)| now.saturating_sub(seen) >= ttl) else {
-                        break;
-                    };
-                    let gone = ledger.remove(op, index);
-                    op.commit();
-                    writer.settle(&self.ground, &key, &gone.replica, -1, -i64::from(gone.last), &mut report);
-                    report.evicted(algorithm, EvictionCause::Ttl);
+                let Some(ledger) = writer.same_ledger(pid, &shared) else { break };
+                let more = ledger.expire(now, ttl, SLICE, &mut gone);
+                ledger.commit();
+                let removed = gone.holds();
+                if removed > 0 {
+                    writer.settle_gone(&self.ground, &key, &mut gone, &mut report);
+                    report.evicted(algorithm, EvictionCause::Ttl, removed);
                     writer.sync(&self.ground, pid);
-                    removed += 1;
                 }
-                if removed < SLICE {
+                if !more {
                     break;
                 }
             }
@@ -143,7 +134,7 @@ impl Index {
             let slice: Vec<StatKey> = {
                 let writer = self.writer.lock();
                 let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-                writer.stat_order.range((from, Bound::Unbounded)).take(SLICE).cloned().collect()
+                writer.stat_order.range((from, Bound::Unbounded)).take(SLICE as usize).cloned().collect()
             };
             let expired = slice.iter().filter(|row| now.saturating_sub(row.last_seen) >= rule(&row.tenant).0);
             let expired: Vec<&StatKey> = expired.collect();

@@ -4,7 +4,7 @@
 //! that the writer's lock is never held for long and a smaller update is one operation in each partition.
 
 use crate::index::Index;
-use crate::index::ledger::Upsert;
+use crate::index::ledger::Block;
 use crate::index::replicas::StatRow;
 use crate::index::report::Report;
 use crate::time::Micros;
@@ -41,24 +41,23 @@ impl Index {
     }
 
     fn store(&self, update: &Update<'_>, adapter: &str, seen: Micros, report: &mut Report) {
-        let mut blocks = Blocks { update, adapter, entry: 0, block: 0, tokens: 0 }.peekable();
-        while blocks.peek().is_some() {
+        let mut blocks = Blocks { update, adapter, entry: 0, block: 0, tokens: 0 };
+        let mut slice: Vec<Block<'_>> = Vec::with_capacity(update.entries.len().min(SLICE));
+        loop {
+            slice.clear();
+            slice.extend(blocks.by_ref().take(SLICE));
+            if slice.is_empty() {
+                return;
+            }
             let mut writer = self.writer.lock();
             let replica = writer.member(&self.ground, update.tenant, update.model, update.replica);
             let pid = writer.partition(&self.ground, update.tenant, update.model, update.scheme, adapter);
-            let Some((ledger, op)) = writer.ledger_and_op(pid) else { return };
+            let Some(ledger) = writer.ledger(pid) else { return };
             let slot = ledger.slot(&replica);
-            let (mut holds, mut keys) = (0, 0);
-            for block in blocks.by_ref().take(SLICE) {
-                match ledger.upsert(op, block.hash, slot, block.tokens, block.tier, seen) {
-                    Upsert::Refreshed => {}
-                    Upsert::NewHold => holds += 1,
-                    Upsert::NewPrefix => (holds, keys) = (holds + 1, keys + 1),
-                }
-            }
-            op.commit();
+            let made = ledger.store(slot, seen, &slice);
+            ledger.commit();
             let key = ledger.key.clone();
-            writer.settle(&self.ground, &key, &replica, holds, keys, report);
+            writer.settle(&self.ground, &key, &replica, i64::from(made.holds), i64::from(made.keys), report);
             writer.sync(&self.ground, pid);
         }
     }
@@ -130,12 +129,6 @@ fn stored_tier(tier: i32) -> i32 {
         tier if tier < 0 => i32::MAX,
         tier => tier,
     }
-}
-
-struct Block<'a> {
-    hash: &'a [u8],
-    tokens: i32,
-    tier: i32,
 }
 
 /// The blocks of one adapter in list order: each block of a chain with its cumulative tokens, then the co-set key.

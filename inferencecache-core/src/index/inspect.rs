@@ -10,18 +10,18 @@ impl Inspect for Index {
         let writer = self.writer.lock();
         let mut entries = Vec::new();
         for (_, ledger) in writer.partitions() {
-            ledger.dump(|hash, replica, cell| {
+            ledger.dump(|hash, replica, token_count, last_seen, tier, access_count| {
                 entries.push(DumpEntry {
                     tenant: ledger.key.tenant.clone(),
                     model: ledger.key.model.clone(),
                     scheme: ledger.key.scheme.clone(),
                     adapter: ledger.key.adapter.clone(),
-                    hash: hash.to_vec(),
+                    hash,
                     replica: replica.clone(),
-                    token_count: cell.tokens(),
-                    last_seen: cell.last_seen(),
-                    tier: cell.tier(),
-                    access_count: cell.uses(),
+                    token_count,
+                    last_seen,
+                    tier,
+                    access_count,
                 });
             });
         }

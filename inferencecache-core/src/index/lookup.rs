@@ -1,10 +1,13 @@
 //! Questions out: the exact read, the chain walk, tenant-hot and the miss class, without waiting for the writer.
 //!
 //! ```text
-//!  attempt:  view ──> walk (note versions) ──> names ──> validate ──ok──> score, sort, rows
-//!              ^                                            │
-//!              └──────────── conflict: start over ──────────┘   (after 200 tries: once under the writer's lock)
+//!  attempt:  layout ──> walk (note versions) ──> names ──> validate ──ok──> score, sort, rows
+//!               ^                                             │
+//!               └──────────── conflict: start over ───────────┘   (after 200 tries: once under the writer's lock)
 //! ```
+//!
+//! The walk goes page by page: the table is asked where a hash is, the hashes behind it are compared with the cells behind
+//! that, and all replicas are moved along that stretch at once. Only where it ends is the table asked again.
 //!
 //! Names are read after the entries and before the validation: an entry that is still there at the end was there when
 //! its slot's name was read, so the name is its own.
@@ -12,18 +15,20 @@
 use std::sync::Arc;
 
 use crate::index::Index;
-use crate::index::entries::NIL;
-use crate::index::partition::{Partition, Reads, View};
+use crate::index::arena::NIL;
+use crate::index::page::{Found, Layout, Record};
+use crate::index::partition::Partition;
 use crate::index::replicas::Replica;
-use crate::index::table::Conflict;
-use crate::query::{Capture, Lookup, Query, Row, Strategy};
+use crate::index::store::{bits, generation_of};
+use crate::index::table::{Conflict, Miss};
+use crate::query::{Capture, HashList, Lookup, Query, Row, Strategy};
 use crate::rank::{freshness, is_fresh, row_order};
 use crate::resolve::Eviction;
 use crate::time::Micros;
 
 /// Optimistic attempts before a reader takes the writer's lock for one undisturbed reading.
 const ATTEMPTS: u32 = 200;
-/// Steps along one holder list before a reader makes sure that the list is real.
+/// Records of one page before a reader makes sure that they are real.
 const PATIENCE: u32 = 256;
 
 /// One replica's run along the chain.
@@ -33,20 +38,41 @@ struct Run {
     matched: i32,
     oldest: Micros,
     tier: i32,
-    /// Blocks matched.
-    depth: u32,
+    /// It has not reached the end of a stretch.
+    over: bool,
     /// Where its captures say it is.
     capture: u32,
     score: f32,
     replica: Option<Arc<Replica>>,
+    stretch: Stretch,
+}
+
+/// What a replica holds of the stretch of a page that is being walked.
+#[derive(Debug, Clone, Copy, Default)]
+struct Stretch {
+    /// Its blocks, the first one lowest.
+    covered: u64,
+    /// Records they are in; if it is one, then with these figures.
+    records: u32,
+    seen: Micros,
+    tier: i32,
+    /// How many of them continue the run.
+    taken: u32,
 }
 
 /// Working memory of lookups, private to the index.
 #[derive(Debug, Default)]
 pub struct Scratch {
     pub(crate) moved: Vec<u32>,
-    reads: Reads,
+    /// Pages met, and their versions.
+    reads: Vec<(u32, u64)>,
     runs: Vec<Run>,
+    /// The runs that have not ended.
+    active: Vec<u32>,
+    /// Whether the records of the stretch must be looked at once more.
+    again: bool,
+    /// A page was met that has no counters yet.
+    uncounted: bool,
     /// Slot → index into `runs` plus 1, during a chain walk.
     run_of: Vec<u32>,
     /// Matched tokens of all rows, descending.
@@ -83,10 +109,14 @@ impl Index {
         }
     }
 
-    fn read(&self, ask: &Ask<'_>, partition: &Partition, out: &mut Lookup) {
+    fn read(&self, ask: &Ask<'_>, partition: &Arc<Partition>, out: &mut Lookup) {
         for attempt in 0..ATTEMPTS {
             if ask.attempt(partition, out).is_ok() {
-                return;
+                if !std::mem::take(&mut out.scratch.uncounted) {
+                    return;
+                }
+                self.count(ask, partition, &out.scratch.reads);
+                continue;
             }
             if attempt % 16 == 15 { std::thread::yield_now() } else { std::hint::spin_loop() }
         }
@@ -94,6 +124,16 @@ impl Index {
         if ask.attempt(partition, out).is_err() {
             out.scratch.runs.clear();
             out.captures.clear();
+        }
+    }
+
+    /// Gives pages the counters they lack, because they are older than the wish to count.
+    fn count(&self, ask: &Ask<'_>, partition: &Arc<Partition>, pages: &[(u32, u64)]) {
+        let Query { tenant, model, scheme, adapter, .. } = *ask.query;
+        let mut writer = self.writer.lock();
+        if let Some(ledger) = writer.ledger_of((tenant, model, scheme, adapter), partition) {
+            pages.iter().for_each(|&(page, _)| ledger.count_page(page));
+            ledger.commit();
         }
     }
 
@@ -213,13 +253,21 @@ impl Index {
     }
 }
 
+/// One attempt at reading: whatever it yields counts only if nothing it met has changed at its end.
+struct View<'a> {
+    partition: &'a Partition,
+    layout: &'a Layout,
+}
+
 impl Ask<'_> {
     fn attempt(&self, partition: &Partition, out: &mut Lookup) -> Result<(), Conflict> {
         out.captures.clear();
         let scratch = &mut out.scratch;
         scratch.reads.clear();
         scratch.runs.clear();
-        let view = partition.view();
+        scratch.uncounted = false;
+        let layout = partition.layout.load();
+        let view = View { partition, layout: &layout };
         let walked = if self.query.is_chain() {
             let walked = self.walk(&view, scratch, &mut out.captures);
             for run in &scratch.runs {
@@ -229,117 +277,285 @@ impl Ask<'_> {
         } else {
             self.exact(&view, scratch, &mut out.captures)
         };
-        walked?;
+        let miss = walked?;
+        let names = partition.names.load();
         for run in &mut scratch.runs {
-            run.replica = partition.names.get(run.slot);
+            run.replica = names.get(run.slot).cloned();
         }
-        if view.validate(&scratch.reads) { Ok(()) } else { Err(Conflict) }
+        let holds = layout.unchanged(&scratch.reads) && miss.is_none_or(|miss| miss.stands());
+        if holds { Ok(()) } else { Err(Conflict) }
     }
 
-    fn exact(&self, view: &View<'_>, scratch: &mut Scratch, captures: &mut Vec<Capture>) -> Result<(), Conflict> {
-        let Scratch { reads, runs, .. } = scratch;
-        let Some(first) = view.holders(self.query.prefix_hash, reads)? else { return Ok(()) };
-        let mut holders = Holders::new(first);
-        while let Some(index) = holders.next(view, reads)? {
-            let entry = view.entry(index)?;
-            let (seen, tokens) = (entry.last_seen(), entry.tokens());
-            if !is_fresh(self.now, seen, self.ttl) {
+    fn exact<'v>(
+        &self,
+        view: &View<'v>,
+        scratch: &mut Scratch,
+        captures: &mut Vec<Capture>,
+    ) -> Result<Option<Miss<'v>>, Conflict> {
+        let Some(word) = view.partition.word(self.query.prefix_hash) else { return Ok(None) };
+        let found = match view.layout.find(word, view.partition.seed)? {
+            Ok(found) => found,
+            Err(miss) => return Ok(Some(miss)),
+        };
+        scratch.reads.push((found.page, found.version));
+        let bit = 1 << found.position;
+        let mut records = found.head.records(&view.layout.lines);
+        while let Some(record) = records.next()? {
+            view.be_patient(records.left(), &scratch.reads)?;
+            let (seen, tokens) = (record.seen(), record.tokens().at(found.position));
+            if record.mask() & bit == 0 || !is_fresh(self.now, seen, self.ttl) {
                 continue;
             }
-            let capture = index_of(runs.len());
+            let number = index_of(scratch.runs.len());
             if self.capture && tokens > 0 {
-                captures.push(Capture { row: capture, slot: index, generation: entry.generation() });
+                scratch.uncounted |= !view.capture(&found, record, bit, number, captures);
             }
-            runs.push(Run::begin(entry.replica(), tokens, seen, entry.tier(), capture));
+            let begun = Run::begin(record.slot(), number);
+            scratch.runs.push(Run { matched: tokens, oldest: seen, tier: record.tier(), ..begun });
+        }
+        Ok(None)
+    }
+
+    fn walk<'v>(
+        &self,
+        view: &View<'v>,
+        scratch: &mut Scratch,
+        captures: &mut Vec<Capture>,
+    ) -> Result<Option<Miss<'v>>, Conflict> {
+        let hashes = &self.query.block_hashes;
+        let mut block = 0;
+        while block < hashes.len() {
+            let Some(word) = view.partition.word(hashes.get(block)) else { return Ok(None) };
+            let found = match view.layout.find(word, view.partition.seed)? {
+                Ok(found) => found,
+                Err(miss) => return Ok(Some(miss)),
+            };
+            if scratch.reads.last() != Some(&(found.page, found.version)) {
+                scratch.reads.push((found.page, found.version));
+            }
+            let length = view.matching(&found, hashes, block)?;
+            self.advance(view, &found, block, length, scratch)?;
+            if scratch.again {
+                self.revisit(view, &found, length, scratch, captures)?;
+            }
+            scratch.end_stretch(length);
+            if scratch.active.is_empty() {
+                return Ok(None);
+            }
+            block += length as usize;
+        }
+        Ok(None)
+    }
+
+    /// Moves all runs along a stretch of one page.
+    fn advance(
+        &self,
+        view: &View<'_>,
+        found: &Found<'_>,
+        block: usize,
+        length: u32,
+        scratch: &mut Scratch,
+    ) -> Result<(), Conflict> {
+        let Scratch { reads, runs, run_of, active, again, .. } = scratch;
+        if block == 0 {
+            active.clear();
+        }
+        let whole = ones(length);
+        let mut records = found.head.records(&view.layout.lines);
+        while let Some(record) = records.next()? {
+            view.be_patient(records.left(), reads)?;
+            let (covered, slot, seen) = (record.mask() >> found.position & whole, record.slot(), record.seen());
+            let mut run = run_of.get(slot as usize).copied().unwrap_or(0);
+            if covered == 0 || block > 0 && run == 0 || !is_fresh(self.now, seen, self.ttl) {
+                continue;
+            }
+            if run == 0 {
+                if run_of.len() <= slot as usize {
+                    // Is the slot real, or torn?
+                    if !view.layout.unchanged(reads) {
+                        return Err(Conflict);
+                    }
+                    run_of.resize(slot as usize + 1, 0);
+                }
+                let number = index_of(runs.len());
+                runs.push(Run::begin(slot, number));
+                active.push(number);
+                run = number + 1;
+                run_of[slot as usize] = run;
+            }
+            let run = &mut runs[run as usize - 1];
+            if !run.over {
+                run.stretch.covered |= covered;
+                run.stretch.records += 1;
+                (run.stretch.seen, run.stretch.tier) = (seen, record.tier());
+            }
+        }
+        *again = self.capture;
+        let counts = self.query.block_token_counts.get(block..).unwrap_or_default();
+        let (mut summed, mut sum) = (0, 0);
+        for &number in active.iter() {
+            let run = &mut runs[number as usize];
+            let taken = run.stretch.covered.trailing_ones();
+            run.stretch.taken = taken;
+            if taken == 0 {
+                continue;
+            }
+            if summed != taken {
+                summed = taken;
+                sum = counts.iter().take(taken as usize).map(|&count| i64::from(count)).sum();
+            }
+            run.matched = i32::try_from(i64::from(run.matched) + sum).unwrap_or(i32::MAX);
+            if run.stretch.records == 1 {
+                run.fold(run.stretch.seen, run.stretch.tier);
+            } else {
+                *again = true;
+            }
         }
         Ok(())
     }
 
-    fn walk(&self, view: &View<'_>, scratch: &mut Scratch, captures: &mut Vec<Capture>) -> Result<(), Conflict> {
-        let Scratch { reads, runs, run_of, .. } = scratch;
-        for (block, hash) in self.query.block_hashes.iter().enumerate() {
-            let depth = index_of(block);
-            let count = self.query.block_token_counts.get(block).copied().unwrap_or(0);
-            let Some(first) = view.holders(hash, reads)? else { return Ok(()) };
-            let mut running = false;
-            let mut holders = Holders::new(first);
-            while let Some(index) = holders.next(view, reads)? {
-                let entry = view.entry(index)?;
-                let (slot, seen) = (entry.replica(), entry.last_seen());
-                if slot == NIL {
-                    return Err(Conflict);
-                }
-                if !is_fresh(self.now, seen, self.ttl) {
-                    continue;
-                }
-                let run = run_of.get(slot as usize).copied().unwrap_or(0);
-                let run = if block == 0 {
-                    if run != 0 {
-                        continue;
-                    }
-                    let capture = index_of(runs.len());
-                    runs.push(Run::begin(slot, count, seen, entry.tier(), capture));
-                    if run_of.len() <= slot as usize {
-                        run_of.resize(slot as usize + 1, 0);
-                    }
-                    run_of[slot as usize] = capture + 1;
-                    capture
-                } else {
-                    let Some(run) = run.checked_sub(1).filter(|&run| runs[run as usize].depth == depth) else {
-                        continue;
-                    };
-                    runs[run as usize].extend(count, seen, entry.tier());
-                    run
-                };
-                running = true;
-                if self.capture {
-                    captures.push(Capture { row: run, slot: index, generation: entry.generation() });
-                }
+    /// Looks at the records once more, now that it is known how far each run gets: for replicas that have several, and
+    /// for captures.
+    fn revisit(
+        &self,
+        view: &View<'_>,
+        found: &Found<'_>,
+        length: u32,
+        scratch: &mut Scratch,
+        captures: &mut Vec<Capture>,
+    ) -> Result<(), Conflict> {
+        let Scratch { reads, runs, run_of, uncounted, .. } = scratch;
+        let mut records = found.head.records(&view.layout.lines);
+        while let Some(record) = records.next()? {
+            view.be_patient(records.left(), reads)?;
+            let run = run_of.get(record.slot() as usize).and_then(|run| runs.get_mut((*run as usize).wrapping_sub(1)));
+            let Some(run) = run.filter(|run| !run.over) else { continue };
+            let taken = record.mask() >> found.position & ones(length) & ones(run.stretch.taken);
+            if taken == 0 || !is_fresh(self.now, record.seen(), self.ttl) {
+                continue;
             }
-            if !running {
-                return Ok(());
+            if run.stretch.records > 1 {
+                run.fold(record.seen(), record.tier());
+            }
+            if self.capture {
+                *uncounted |= !view.capture(found, record, taken << found.position, run.capture, captures);
             }
         }
         Ok(())
+    }
+}
+
+impl Scratch {
+    /// Ends the runs that did not reach the end of the stretch.
+    fn end_stretch(&mut self, length: u32) {
+        let Self { runs, active, .. } = self;
+        active.retain(|&number| {
+            let run = &mut runs[number as usize];
+            run.over = run.stretch.taken != length;
+            run.stretch = Stretch::default();
+            !run.over
+        });
+    }
+}
+
+impl View<'_> {
+    /// How many blocks of the request, from `block` on, lie one after the other in the page. At least the one found.
+    fn matching(&self, found: &Found<'_>, hashes: &HashList<'_>, block: usize) -> Result<u32, Conflict> {
+        let alive = (found.head.live() >> found.position).trailing_ones();
+        let most = index_of(hashes.len() - block).min(alive).max(1);
+        if found.head.wide() {
+            let word = |i: usize| self.partition.word(hashes.get(i)).filter(|word| word.wide).map(|word| word.bits);
+            return self.compare(found, most, |i| word(block + i));
+        }
+        let narrow = |bytes: &[u8]| <[u8; 8]>::try_from(bytes).ok().map(u64::from_be_bytes);
+        match *hashes {
+            HashList::Words(list) => {
+                let rest = list.get(block..).unwrap_or_default();
+                self.compare(found, most, |i| rest.get(i).map(|bytes| u64::from_be_bytes(*bytes)))
+            }
+            HashList::Slices(list) => {
+                let rest = list.get(block..).unwrap_or_default();
+                self.compare(found, most, |i| rest.get(i).and_then(|bytes| narrow(bytes)))
+            }
+            HashList::Vecs(list) => {
+                let rest = list.get(block..).unwrap_or_default();
+                self.compare(found, most, |i| rest.get(i).and_then(|bytes| narrow(bytes)))
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn compare(&self, found: &Found<'_>, most: u32, word: impl Fn(usize) -> Option<u64>) -> Result<u32, Conflict> {
+        let mut length = 1;
+        while length < most {
+            let position = found.position + length;
+            let line = self.layout.lines.line(found.head.eighth(position / 8)).ok_or(Conflict)?;
+            let from = position as usize % 8;
+            let here = (8 - from).min((most - length) as usize);
+            for i in 0..here {
+                if word(length as usize + i) != Some(line.get(from + i)) {
+                    return Ok(length + index_of(i));
+                }
+            }
+            length += index_of(here);
+        }
+        Ok(length)
+    }
+
+    /// Captures the entries of a record at these positions. False when they have no counters yet.
+    fn capture(
+        &self,
+        found: &Found<'_>,
+        record: Record<'_>,
+        mask: u64,
+        row: u32,
+        captures: &mut Vec<Capture>,
+    ) -> bool {
+        if !found.head.counted() {
+            return false;
+        }
+        let Some(counters) = self.layout.lines.line(record.counters()) else { return true };
+        for position in bits(mask) {
+            let counts = counters.half(position as usize / 8);
+            if let Some(line) = self.layout.counts.line(counts) {
+                let generation = generation_of(line.get(position as usize % 8));
+                captures.push(Capture { row, slot: counts * 8 + position % 8, generation });
+            }
+        }
+        true
+    }
+
+    /// Now and then makes sure that a long walk is not one through a page that is being rearranged.
+    fn be_patient(&self, left: u32, reads: &[(u32, u64)]) -> Result<(), Conflict> {
+        let torn = left % PATIENCE == PATIENCE - 1 && !self.layout.unchanged(reads);
+        if torn { Err(Conflict) } else { Ok(()) }
     }
 }
 
 impl Run {
-    fn begin(slot: u32, matched: i32, seen: Micros, tier: i32, capture: u32) -> Self {
-        Self { slot, matched, oldest: seen, tier, depth: 1, capture, score: 0.0, replica: None }
+    fn begin(slot: u32, capture: u32) -> Self {
+        Self {
+            slot,
+            matched: 0,
+            oldest: Micros::MAX,
+            tier: i32::MIN,
+            over: false,
+            capture,
+            score: 0.0,
+            replica: None,
+            stretch: Stretch::default(),
+        }
     }
 
-    fn extend(&mut self, count: i32, seen: Micros, tier: i32) {
-        self.matched = self.matched.saturating_add(count);
+    fn fold(&mut self, seen: Micros, tier: i32) {
         self.oldest = self.oldest.min(seen);
         self.tier = if self.tier == 0 || tier == 0 { 0 } else { self.tier.max(tier) };
-        self.depth += 1;
     }
 }
 
-/// Walks one holder list; a list that a writer is rearranging cannot lead it in circles.
-struct Holders {
-    next: u32,
-    steps: u32,
-}
-
-impl Holders {
-    fn new(first: u32) -> Self {
-        Self { next: first, steps: 0 }
-    }
-
-    fn next(&mut self, view: &View<'_>, reads: &Reads) -> Result<Option<u32>, Conflict> {
-        let index = self.next;
-        if index == NIL {
-            return Ok(None);
-        }
-        self.next = view.entry(index)?.next();
-        self.steps += 1;
-        if self.steps.is_multiple_of(PATIENCE) && !view.validate(reads) {
-            return Err(Conflict);
-        }
-        Ok(Some(index))
-    }
+/// So many low bits.
+fn ones(number: u32) -> u64 {
+    1u64.checked_shl(number).map_or(u64::MAX, |bit| bit - 1)
 }
 
 fn index_of(len: usize) -> u32 {

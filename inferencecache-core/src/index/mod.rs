@@ -15,8 +15,8 @@
 //! * Nothing here knows policy beyond the three resolvers, and nothing can fail.
 
 mod api;
+mod arena;
 mod catalog;
-mod entries;
 mod event;
 mod evict;
 mod ingest;
@@ -25,10 +25,12 @@ mod inspect;
 mod ledger;
 mod lookup;
 mod order;
+mod page;
 mod partition;
 mod read;
 mod replicas;
 mod report;
+mod store;
 mod table;
 mod writer;
 

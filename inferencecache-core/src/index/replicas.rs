@@ -40,37 +40,47 @@ impl Replica {
 }
 
 const CHUNK: usize = 32;
-type NameChunk = Arc<[ArcSwapOption<Replica>]>;
 
-/// Slot → replica of one partition. A cleared replica's slot is emptied first, which hides all its entries at once.
+/// Slot → replica, at one instant. A change copies one chunk and the list of chunks.
+#[derive(Debug, Default, Clone)]
+pub(super) struct NameTable {
+    chunks: Vec<Arc<[Option<Arc<Replica>>; CHUNK]>>,
+}
+
+impl NameTable {
+    /// The replica in `slot`, if it still holds anything.
+    pub(super) fn get(&self, slot: u32) -> Option<&Arc<Replica>> {
+        self.chunks.get(slot as usize / CHUNK)?[slot as usize % CHUNK].as_ref()
+    }
+}
+
+/// The names of one partition. A cleared replica's slot is emptied first, which hides all its entries at once.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    chunks: ArcSwap<Vec<NameChunk>>,
+    table: ArcSwap<NameTable>,
 }
 
 impl Names {
-    /// The replica in `slot`, if it still holds anything.
-    pub(super) fn get(&self, slot: u32) -> Option<Arc<Replica>> {
-        let chunks = self.chunks.load();
-        chunks.get(slot as usize / CHUNK)?.get(slot as usize % CHUNK)?.load_full()
+    pub(super) fn load(&self) -> arc_swap::Guard<Arc<NameTable>> {
+        self.table.load()
     }
 
     /// Lets go of all slots. For the writer, when none is in use any more.
     pub(super) fn reset(&self) {
-        self.chunks.store(Arc::default());
+        self.table.store(Arc::default());
     }
 
     /// For the writer.
     pub(super) fn set(&self, slot: u32, replica: Option<Arc<Replica>>) {
-        let mut chunks = self.chunks.load_full();
+        let mut table = NameTable::clone(&self.table.load());
         let chunk = slot as usize / CHUNK;
-        while chunks.len() <= chunk {
-            let mut grown = Vec::clone(&chunks);
-            grown.push((0..CHUNK).map(|_| ArcSwapOption::empty()).collect());
-            chunks = Arc::new(grown);
-            self.chunks.store(chunks.clone());
+        while table.chunks.len() <= chunk {
+            table.chunks.push(Arc::new(std::array::from_fn(|_| None)));
         }
-        chunks[chunk][slot as usize % CHUNK].store(replica);
+        let mut names = (*table.chunks[chunk]).clone();
+        names[slot as usize % CHUNK] = replica;
+        table.chunks[chunk] = Arc::new(names);
+        self.table.store(Arc::new(table));
     }
 }
 

@@ -46,10 +46,14 @@ impl Report {
         self.over_quota += prefixes;
     }
 
-    pub(super) fn evicted(&mut self, algorithm: Eviction, cause: EvictionCause) {
+    pub(super) fn evicted(&mut self, algorithm: Eviction, cause: EvictionCause, number: u32) {
+        let number = u64::from(number);
+        if number == 0 {
+            return;
+        }
         match self.evicted.iter_mut().find(|(a, c, _)| (*a, *c) == (algorithm, cause)) {
-            Some((.., entries)) => *entries += 1,
-            None => self.evicted.push((algorithm, cause, 1)),
+            Some((.., entries)) => *entries += number,
+            None => self.evicted.push((algorithm, cause, number)),
         }
     }
 

@@ -1,380 +1,467 @@
-//! A hash table from 64-bit key words to entry indices: one writer, readers that never wait for it.
+//! From hashed words to cells: one writer, readers that never wait for it.
 //!
 //! ```text
-//!  Directory (2^depth)        Segment (1 to 64 buckets)      Bucket (one cache line)
-//!  ┌───┬───┬───┬───┐          ┌────────┬────────┬──          ┌─────────┬──────────┬─────────┐
-//!  │ 0 │ 0 │ 1 │ 2 │ ──────>  │ bucket │ bucket │ …  ──────> │ version │ 5 values │ 5 words │
-//!  └───┴───┴───┴───┘          └────────┴────────┴──          └─────────┴──────────┴─────────┘
+//!  16 directories of uneven share     Segment (1 to 64 buckets)     Bucket (one cache line)
+//!  ┌───┬───┬───┬───┐                  ┌────────┬────────┬──         ┌─────────┬─────────┬──────────┐
+//!  │ 0 │ 0 │ 1 │ 2 │ ──────>          │ bucket │ bucket │ …  ─────> │ version │ 12 tags │ 12 cells │
+//!  └───┴───┴───┴───┘                  └────────┴────────┴──         └─────────┴─────────┴──────────┘
 //! ```
 //!
-//! A word lives in one of two buckets of one segment. A full segment doubles up to 64 buckets, then splits in two, so
-//! that growth never copies more than a segment and the directory of pointers.
+//! A cell is a word of a hash line; it holds the word itself, so a slot needs no more than a tag to tell most others
+//! apart, and whoever follows a slot compares the whole word there. A word lives in one of two buckets of one segment. A
+//! full segment doubles up to 64 buckets, then splits in two: growth never touches more than that. The directories have
+//! uneven shares of the hashes, so that their segments fill up at different times and the table as a whole is always
+//! about two thirds full.
 //!
-//! How readers stay consistent without waiting: the writer makes a bucket's version odd before it changes anything that
-//! is reached through the bucket (the slots and the entries behind them), and even again when the whole operation is
-//! done. A reader notes each version it met and checks all of them at the end; if none moved, everything it read was
-//! true at one instant. A segment that was replaced keeps odd versions for ever.
-//!
-//! Ordering: [`lock`](Op::lock) stores the odd version and then fences with Release before the data stores; readers load
-//! the version with Acquire, the data Relaxed, fence with Acquire and load the version again. Commit stores with Release.
+//! Versions: the writer makes a bucket's version odd before it changes a slot and even again when the whole operation is
+//! done. Only a reader that found nothing needs them: it notes the versions and the directory entry and looks again at
+//! the end. A reader that found its word relies on the version of the page it is in.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use arc_swap::ArcSwap;
+use crate::index::arena::{Arena, Chunks, Line, MAX_CLASS};
 
-/// Slots of a bucket: what fits into a cache line beside the version.
-const SLOTS: usize = 5;
-/// Buckets of a segment before it splits.
-const MAX_BUCKETS: usize = 64;
+/// Slots of a bucket: a version, a byte of tag and four of cell number each fill a cache line.
+const SLOTS: usize = 12;
+const SHARDS: usize = 16;
+/// A directory that was replaced by a larger one says so in every entry.
+const GONE: u64 = u64::MAX;
 
-#[derive(Debug)]
-#[repr(align(64))]
-struct Bucket {
-    version: AtomicU32,
-    /// Entry index plus 1; 0 is a free slot.
-    values: [AtomicU32; SLOTS],
-    words: [AtomicU64; SLOTS],
-}
-
-impl Bucket {
-    fn new(version: u32) -> Self {
-        Self {
-            version: AtomicU32::new(version),
-            values: [const { AtomicU32::new(0) }; SLOTS],
-            words: [const { AtomicU64::new(0) }; SLOTS],
+/// Which of the directories the top eight bits of a hash belong to: shares that grow by a sixteenth of an octave.
+const SHARES: [u8; 256] = {
+    let widths = [11, 12, 12, 13, 13, 14, 15, 15, 16, 17, 17, 18, 19, 20, 21, 23];
+    let mut shares = [0; 256];
+    let (mut at, mut shard) = (0, 0);
+    while shard < SHARDS {
+        let end = at + widths[shard];
+        while at < end {
+            #[expect(clippy::cast_possible_truncation, reason = "there are sixteen")]
+            let number = shard as u8;
+            shares[at] = number;
+            at += 1;
         }
+        shard += 1;
     }
+    shares
+};
 
-    fn find(&self, word: u64) -> Option<(usize, u32)> {
-        (0..SLOTS).find_map(|slot| {
-            if self.words[slot].load(Ordering::Relaxed) != word {
-                return None;
-            }
-            let value = self.values[slot].load(Ordering::Relaxed);
-            (value != 0).then(|| (slot, value - 1))
-        })
-    }
-
-    fn free_slot(&self) -> Option<usize> {
-        (0..SLOTS).find(|&slot| self.values[slot].load(Ordering::Relaxed) == 0)
-    }
-
-    fn put(&self, slot: usize, word: u64, value: u32) {
-        self.words[slot].store(word, Ordering::Relaxed);
-        self.values[slot].store(value + 1, Ordering::Relaxed);
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct Segment {
-    /// How many leading hash bits all its words share.
-    depth: u32,
-    buckets: Box<[Bucket]>,
-    /// Replaced by a larger one or by two; its versions stay odd.
-    retired: AtomicBool,
-}
-
-impl Segment {
-    fn new(depth: u32, buckets: usize, version: u32) -> Self {
-        Self { depth, buckets: (0..buckets).map(|_| Bucket::new(version)).collect(), retired: AtomicBool::new(false) }
-    }
-
-    /// The two buckets of a hash; the same one twice in a segment of one.
-    fn homes(&self, hash: u64) -> (usize, usize) {
-        let mask = self.buckets.len() - 1;
-        #[expect(clippy::cast_possible_truncation, reason = "only the low bits are kept")]
-        let (first, second) = (hash as usize & mask, (hash >> 20) as usize & mask);
-        (first, if first == second { (first ^ 1) & mask } else { second })
-    }
-
-    fn words(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
-        self.buckets.iter().flat_map(|bucket| {
-            (0..SLOTS).filter_map(|slot| {
-                let value = bucket.values[slot].load(Ordering::Relaxed);
-                (value != 0).then(|| (bucket.words[slot].load(Ordering::Relaxed), value - 1))
-            })
-        })
-    }
-
-    fn place(&self, hash: u64, word: u64, value: u32) -> Option<usize> {
-        let (first, second) = self.homes(hash);
-        for bucket in [first, second] {
-            if let Some(slot) = self.buckets[bucket].free_slot() {
-                self.buckets[bucket].put(slot, word, value);
-                return Some(bucket);
-            }
-        }
-        None
-    }
-}
-
-/// Pointers on one page of the directory.
-const PAGE: usize = 64;
-
-/// One generation of the pointers to segments, in pages, so that a split copies one page and the list of pages.
-#[derive(Debug)]
-pub(super) struct Directory {
-    depth: u32,
-    pages: Vec<Arc<Vec<Arc<Segment>>>>,
-}
-
-impl Directory {
-    fn new(depth: u32, segments: impl Iterator<Item = Arc<Segment>>) -> Self {
-        let mut segments = segments.peekable();
-        let mut pages = Vec::with_capacity((1usize << depth).div_ceil(PAGE));
-        while segments.peek().is_some() {
-            pages.push(Arc::new(segments.by_ref().take(PAGE).collect()));
-        }
-        Self { depth, pages }
-    }
-
-    fn index(&self, hash: u64) -> usize {
-        #[expect(clippy::cast_possible_truncation, reason = "depth is far below 32")]
-        let index = hash.checked_shr(64 - self.depth).unwrap_or(0) as usize;
-        index
-    }
-
-    fn segment(&self, index: usize) -> &Arc<Segment> {
-        &self.pages[index / PAGE][index % PAGE]
-    }
-
-    /// The directory with the pointers to `full` turned to its successors: one, or the lower and the upper half.
-    fn replacing(&self, full: &Arc<Segment>, fresh: &[Arc<Segment>]) -> Self {
-        let depth = if fresh.len() == 1 { self.depth } else { self.depth.max(full.depth + 1) };
-        let successor = |index: usize| match fresh {
-            [only] => only.clone(),
-            halves => halves[index >> (depth - full.depth - 1) & 1].clone(),
-        };
-        if depth > self.depth {
-            let doubled = (0..2usize << self.depth).map(|index| {
-                let old = self.segment(index >> 1);
-                if Arc::ptr_eq(old, full) { successor(index) } else { old.clone() }
-            });
-            return Self::new(depth, doubled);
-        }
-        let mut pages = self.pages.clone();
-        for (number, page) in pages.iter_mut().enumerate() {
-            if page.iter().any(|segment| Arc::ptr_eq(segment, full)) {
-                let turned = page
-                    .iter()
-                    .enumerate()
-                    .map(|(i, old)| if Arc::ptr_eq(old, full) { successor(number * PAGE + i) } else { old.clone() });
-                *page = Arc::new(turned.collect());
-            }
-        }
-        Self { depth, pages }
-    }
-}
-
-/// A version that a reader met.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Read {
-    segment: u32,
-    bucket: u32,
-    version: u32,
-}
-
-/// The reader met a bucket that is being written: it must start over.
+/// The reader met something that is being written: it must start over.
 #[derive(Debug)]
 pub(super) struct Conflict;
 
-/// Where a word is stored.
-#[derive(Debug, Clone)]
-pub(super) struct Place {
-    segment: Arc<Segment>,
-    bucket: usize,
-    slot: usize,
-    /// The entry index stored there.
-    pub(super) value: u32,
+/// The directories of one generation. Entries change in place until the directory doubles.
+pub(super) type Directories = [Arc<[AtomicU64]>; SHARDS];
+
+/// A 64-bit key: an 8-byte hash, or the stand-in of a hash of another length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Word {
+    pub(super) bits: u64,
+    pub(super) wide: bool,
 }
 
-/// One writer operation: the buckets it has locked so far, over all tables of a partition.
-#[derive(Debug, Default)]
-pub(super) struct Op {
-    locked: Vec<(Arc<Segment>, u32)>,
-}
-
-impl Op {
-    fn lock(&mut self, segment: &Arc<Segment>, bucket: usize) {
-        let version = &segment.buckets[bucket].version;
-        let seen = version.load(Ordering::Relaxed);
-        if seen & 1 == 0 {
-            version.store(seen.wrapping_add(1), Ordering::Relaxed);
-            fence(Ordering::Release);
-            #[expect(clippy::cast_possible_truncation, reason = "a segment has few buckets")]
-            self.locked.push((segment.clone(), bucket as u32));
-        }
-    }
-
-    /// Makes everything the operation did visible at once.
-    pub(super) fn commit(&mut self) {
-        for (segment, bucket) in self.locked.drain(..) {
-            if !segment.retired.load(Ordering::Relaxed) {
-                let version = &segment.buckets[bucket as usize].version;
-                version.store(version.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
-            }
-        }
-    }
-}
-
-/// The table. Only the holder of the index's writer lock may call the `&mut Op` methods.
-#[derive(Debug)]
-pub(super) struct Table {
-    seed: u64,
-    directory: ArcSwap<Directory>,
-}
-
-impl Table {
-    pub(super) fn new(seed: u64) -> Self {
-        let directory = Directory::new(0, std::iter::once(Arc::new(Segment::new(0, 1, 0))));
-        Self { seed, directory: ArcSwap::from_pointee(directory) }
-    }
-
-    fn hash(&self, word: u64) -> u64 {
-        // The finaliser of SplitMix64: a bijection, so distinct words keep distinct hashes, keyed against chosen words.
-        let mut hash = word ^ self.seed;
+impl Word {
+    /// Where it belongs. Keyed against chosen words; a bijection of each kind, so distinct words keep distinct hashes.
+    pub(super) fn hash(self, seed: u64) -> u64 {
+        let mut hash = self.bits ^ if self.wide { !seed } else { seed };
         hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         hash ^ (hash >> 31)
     }
+}
 
-    // === for readers ===
+/// A directory entry: where a segment is, how large, and how many leading bits (after the shard's) its words share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Segment {
+    line: u32,
+    class: u32,
+    depth: u32,
+}
 
-    /// The pointers to read through; keep them for one attempt.
-    pub(super) fn directory(&self) -> arc_swap::Guard<Arc<Directory>> {
-        self.directory.load()
+impl Segment {
+    fn pack(self) -> u64 {
+        1 << 48 | u64::from(self.depth) << 40 | u64::from(self.class) << 32 | u64::from(self.line)
     }
 
-    /// The entry index of `word`, noting the versions met.
-    pub(super) fn read(
-        &self,
-        directory: &Directory,
-        word: u64,
-        reads: &mut Vec<Read>,
-    ) -> Result<Option<u32>, Conflict> {
-        let hash = self.hash(word);
-        let index = directory.index(hash);
-        let segment = directory.segment(index);
-        let (first, second) = segment.homes(hash);
-        for bucket in [first, second] {
-            let cell = &segment.buckets[bucket];
-            let version = cell.version.load(Ordering::Acquire);
-            if version & 1 == 1 {
-                return Err(Conflict);
-            }
-            #[expect(clippy::cast_possible_truncation, reason = "directories and segments are far smaller")]
-            reads.push(Read { segment: index as u32, bucket: bucket as u32, version });
-            if let Some((_, value)) = cell.find(word) {
-                return Ok(Some(value));
-            }
-            if first == second {
-                break;
+    #[expect(clippy::cast_possible_truncation, reason = "the parts are taken out one by one")]
+    fn unpack(entry: u64) -> Option<Self> {
+        let segment = Self { line: entry as u32, class: (entry >> 32) as u32 & 0xff, depth: (entry >> 40) as u32 & 0xff };
+        (entry != 0 && entry != GONE).then_some(segment)
+    }
+
+    /// The two buckets of a hash; the same one twice in a segment of one.
+    #[expect(clippy::cast_possible_truncation, reason = "only the low bits are kept")]
+    fn homes(self, hash: u64) -> (u32, u32) {
+        let mask = (1u32 << self.class) - 1;
+        let (first, second) = (hash as u32 & mask, (hash >> 10) as u32 & mask);
+        (self.line + first, self.line + if first == second { (first ^ 1) & mask } else { second })
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "eight bits of the hash")]
+fn tag_of(hash: u64) -> u8 {
+    ((hash >> 20) as u8).max(1)
+}
+
+fn shard_of(hash: u64) -> usize {
+    SHARES[(hash >> 56) as usize] as usize
+}
+
+fn index_in(directory: &[AtomicU64], hash: u64) -> usize {
+    let depth = directory.len().trailing_zeros();
+    #[expect(clippy::cast_possible_truncation, reason = "directories are far smaller")]
+    let index = (hash << 8).checked_shr(64 - depth).unwrap_or(0) as usize;
+    index
+}
+
+// === buckets: w0 = version | tags 8 to 11, w1 = tags 0 to 7, w2 to w7 = cells ===
+
+const ONES: u64 = 0x0101_0101_0101_0101;
+
+/// The high bit of each byte of `tags` that equals `tag`. It may also mark bytes above the lowest equal one.
+fn equal_bytes(tags: u64, tag: u8) -> u64 {
+    let x = tags ^ (ONES * u64::from(tag));
+    x.wrapping_sub(ONES) & !x & (ONES << 7)
+}
+
+/// One bit per slot (at 8·slot mod 64 + 7), for both words of tags.
+fn marked(bucket: &Line, tag: u8) -> (u64, u64) {
+    (equal_bytes(bucket.get(1), tag), equal_bytes(bucket.get(0) >> 32 | !0 << 32, tag) & 0xffff_ffff)
+}
+
+fn slots_of((low, high): (u64, u64)) -> impl Iterator<Item = usize> {
+    let bytes = |mut mask: u64, base: usize| {
+        std::iter::from_fn(move || {
+            let slot = (mask != 0).then(|| base + mask.trailing_zeros() as usize / 8);
+            mask &= mask.wrapping_sub(1);
+            slot
+        })
+    };
+    bytes(low, 0).chain(bytes(high, 8))
+}
+
+fn cell_at(bucket: &Line, slot: usize) -> u32 {
+    bucket.half(4 + slot)
+}
+
+fn set_tag(bucket: &Line, slot: usize, tag: u8) {
+    let (word, shift) = if slot < 8 { (1, slot * 8) } else { (0, 32 + (slot - 8) * 8) };
+    bucket.set(word, bucket.get(word) & !(0xff << shift) | u64::from(tag) << shift);
+}
+
+fn free_slots(bucket: &Line) -> usize {
+    // The high bit of each byte that is 0, without false marks.
+    let zeros = |word: u64| (!(((word & !(ONES << 7)) + (ONES * 0x7f)) | word) & (ONES << 7)).count_ones() as usize;
+    zeros(bucket.get(1)) + zeros(bucket.get(0) >> 32 | !0 << 32)
+}
+
+fn first_free(bucket: &Line) -> Option<usize> {
+    slots_of(marked(bucket, 0)).next()
+}
+
+fn put(bucket: &Line, slot: usize, tag: u8, cell: u32) {
+    bucket.set_half(4 + slot, cell);
+    set_tag(bucket, slot, tag);
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the version is the low half")]
+fn version(bucket: &Line, order: Ordering) -> u32 {
+    bucket.word(0).load(order) as u32
+}
+
+fn set_version(bucket: &Line, version: u32, order: Ordering) {
+    bucket.word(0).store(bucket.get(0) & !0xffff_ffff | u64::from(version), order);
+}
+
+// === readers ===
+
+/// What a reader that found nothing has seen: true for as long as none of it changes.
+#[derive(Debug)]
+pub(super) struct Miss<'a> {
+    slot: &'a AtomicU64,
+    entry: u64,
+    buckets: [Option<(&'a Line, u32)>; 2],
+}
+
+impl Miss<'_> {
+    /// Whether it is still true. After a fence.
+    pub(super) fn stands(&self) -> bool {
+        self.slot.load(Ordering::Relaxed) == self.entry
+            && self.buckets.iter().flatten().all(|(bucket, seen)| version(bucket, Ordering::Relaxed) == *seen)
+    }
+}
+
+/// Offers `check` each cell that may hold the word of this hash, until it takes one.
+pub(super) fn probe<'a, T>(
+    directories: &'a Directories,
+    buckets: &'a Chunks,
+    hash: u64,
+    mut check: impl FnMut(u32) -> Result<Option<T>, Conflict>,
+) -> Result<Result<T, Miss<'a>>, Conflict> {
+    let directory = &directories[shard_of(hash)];
+    let slot = &directory[index_in(directory, hash)];
+    let entry = slot.load(Ordering::Acquire);
+    if entry == GONE {
+        return Err(Conflict);
+    }
+    let mut miss = Miss { slot, entry, buckets: [None, None] };
+    let Some(segment) = Segment::unpack(entry) else { return Ok(Err(miss)) };
+    let (first, second) = segment.homes(hash);
+    let tag = tag_of(hash);
+    let homes = [buckets.line(first).ok_or(Conflict)?, buckets.line(second).ok_or(Conflict)?];
+    // Both at once, so that the second is on its way when the first turns out to be the wrong one.
+    let seen = homes.map(|bucket| version(bucket, Ordering::Acquire));
+    for (number, bucket) in homes.into_iter().enumerate().take(if first == second { 1 } else { 2 }) {
+        for slot in slots_of(marked(bucket, tag)) {
+            if let Some(found) = check(cell_at(bucket, slot))? {
+                return Ok(Ok(found));
             }
         }
-        Ok(None)
+        if seen[number] & 1 == 1 {
+            return Err(Conflict);
+        }
+        miss.buckets[number] = Some((bucket, seen[number]));
+    }
+    Ok(Err(miss))
+}
+
+// === the writer ===
+
+/// The writer's side of the table.
+#[derive(Debug)]
+pub(super) struct Table {
+    seed: u64,
+    pub(super) buckets: Arena,
+    directories: Arc<Directories>,
+    /// Buckets that the operation in progress has locked.
+    locked: Vec<u32>,
+    /// A directory was replaced since readers were last told.
+    pub(super) turned: bool,
+}
+
+impl Table {
+    pub(super) fn new(seed: u64) -> Self {
+        let empty = || Arc::from([AtomicU64::new(0)]);
+        Self {
+            seed,
+            buckets: Arena::new(false),
+            directories: Arc::new(std::array::from_fn(|_| empty())),
+            locked: Vec::new(),
+            turned: true,
+        }
     }
 
-    /// Whether every version noted since is still what it was.
-    pub(super) fn validate(directory: &Directory, reads: &[Read]) -> bool {
-        fence(Ordering::Acquire);
-        reads.iter().all(|read| {
-            let segment = directory.segment(read.segment as usize);
-            segment.buckets[read.bucket as usize].version.load(Ordering::Relaxed) == read.version
-        })
+    pub(super) fn directories(&self) -> &Arc<Directories> {
+        &self.directories
     }
 
-    // === for the writer ===
-
-    /// Lets go of the memory of a table from which every word was removed.
-    pub(super) fn reset(&self) {
-        self.directory.store(Arc::new(Directory::new(0, std::iter::once(Arc::new(Segment::new(0, 1, 0))))));
+    fn segment(&self, hash: u64) -> Option<Segment> {
+        let directory = &self.directories[shard_of(hash)];
+        Segment::unpack(directory[index_in(directory, hash)].load(Ordering::Relaxed))
     }
 
-    /// Where `word` is stored.
-    pub(super) fn find(&self, word: u64) -> Option<Place> {
-        let hash = self.hash(word);
-        let directory = self.directory.load();
-        let segment = directory.segment(directory.index(hash));
+    /// Asks memory for the buckets of a hash, so that they are near when they are needed.
+    pub(super) fn touch(&self, hash: u64) -> u64 {
+        let Some(segment) = self.segment(hash) else { return 0 };
         let (first, second) = segment.homes(hash);
+        let word = |line| self.buckets.chunks().line(line).map_or(0, |bucket| bucket.get(1));
+        word(first) ^ word(second)
+    }
+
+    /// The first cell of this hash that `is` takes.
+    pub(super) fn find(&self, hash: u64, mut is: impl FnMut(u32) -> bool) -> Option<u32> {
+        let segment = self.segment(hash)?;
+        let (first, second) = segment.homes(hash);
+        let tag = tag_of(hash);
         [first, second].into_iter().find_map(|bucket| {
-            let (slot, value) = segment.buckets[bucket].find(word)?;
-            Some(Place { segment: segment.clone(), bucket, slot, value })
+            let bucket = self.buckets.line(bucket);
+            let slots = slots_of(marked(bucket, tag)).filter(|&slot| tag_at(bucket, slot) == u64::from(tag));
+            slots.map(|slot| cell_at(bucket, slot)).find(|&cell| is(cell))
         })
     }
 
-    /// Locks the bucket at `place`: whatever is reached through it may change from now on.
-    pub(super) fn touch(op: &mut Op, place: &Place) {
-        op.lock(&place.segment, place.bucket);
-    }
-
-    /// Points a stored word at another entry.
-    pub(super) fn set(op: &mut Op, place: &Place, value: u32) {
-        Self::touch(op, place);
-        place.segment.buckets[place.bucket].values[place.slot].store(value + 1, Ordering::Relaxed);
-    }
-
-    /// Forgets a stored word.
-    pub(super) fn remove(op: &mut Op, place: &Place) {
-        Self::touch(op, place);
-        place.segment.buckets[place.bucket].values[place.slot].store(0, Ordering::Relaxed);
-    }
-
-    /// Stores a word that is not there yet.
-    pub(super) fn insert(&self, op: &mut Op, word: u64, value: u32) {
-        let hash = self.hash(word);
+    /// Stores a cell whose word is not there yet. False when there is no room for it in any way.
+    pub(super) fn insert(&mut self, lines: &Chunks, hash: u64, cell: u32) -> bool {
         loop {
-            let directory = self.directory.load();
-            let segment = directory.segment(directory.index(hash));
-            let (first, second) = segment.homes(hash);
-            for bucket in [first, second] {
-                if let Some(slot) = segment.buckets[bucket].free_slot() {
-                    op.lock(segment, bucket);
-                    segment.buckets[bucket].put(slot, word, value);
-                    return;
+            let Some(segment) = self.segment(hash) else {
+                if !self.found(hash) {
+                    return false;
+                }
+                continue;
+            };
+            if self.place(segment, hash, cell) {
+                return true;
+            }
+            if !self.grow(lines, segment, hash) {
+                return false;
+            }
+        }
+    }
+
+    /// Forgets a cell.
+    pub(super) fn remove(&mut self, hash: u64, cell: u32) {
+        let Some(segment) = self.segment(hash) else { return };
+        let (first, second) = segment.homes(hash);
+        let tag = tag_of(hash);
+        for line in [first, second] {
+            let bucket = self.buckets.line(line);
+            // A freed slot still shows its last cell.
+            let is = |&slot: &usize| cell_at(bucket, slot) == cell && tag_at(bucket, slot) == u64::from(tag);
+            if let Some(slot) = slots_of(marked(bucket, tag)).find(is) {
+                self.lock(line);
+                set_tag(self.buckets.line(line), slot, 0);
+                return;
+            }
+        }
+    }
+
+    /// Lets readers rely on what the operation did.
+    pub(super) fn commit(&mut self) {
+        for line in self.locked.drain(..) {
+            if let Some(bucket) = self.buckets.chunks().line(line) {
+                let seen = version(bucket, Ordering::Relaxed);
+                if seen & 1 == 1 {
+                    set_version(bucket, seen.wrapping_add(1), Ordering::Release);
                 }
             }
-            self.grow(op, &directory, &segment.clone());
         }
     }
 
-    fn grow(&self, op: &mut Op, directory: &Directory, full: &Arc<Segment>) {
-        let words: Vec<(u64, u32)> = full.words().collect();
-        let fresh = if full.buckets.len() < MAX_BUCKETS {
-            vec![Arc::new(self.build(full.depth, full.buckets.len() * 2, &words))]
-        } else {
-            let bit = 63 - full.depth;
-            let (upper, lower): (Vec<_>, Vec<_>) = words.iter().partition(|(word, _)| self.hash(*word) >> bit & 1 == 1);
-            let half = |words: &[(u64, u32)]| Arc::new(self.build(full.depth + 1, MAX_BUCKETS, words));
-            vec![half(&lower), half(&upper)]
-        };
-        // Readers of the replaced segment must start over, however late they look.
-        full.retired.store(true, Ordering::Relaxed);
-        for bucket in &full.buckets {
-            let seen = bucket.version.load(Ordering::Relaxed);
-            bucket.version.store(seen | 1, Ordering::Relaxed);
+    fn lock(&mut self, line: u32) {
+        let bucket = self.buckets.line(line);
+        let seen = version(bucket, Ordering::Relaxed);
+        if seen & 1 == 0 {
+            set_version(bucket, seen.wrapping_add(1), Ordering::Relaxed);
+            fence(Ordering::Release);
+            self.locked.push(line);
         }
-        fence(Ordering::Release);
-        // The new ones come locked: what this operation has already done must not show before the commit.
-        for segment in &fresh {
-            for bucket in 0..segment.buckets.len() {
-                #[expect(clippy::cast_possible_truncation, reason = "a segment has few buckets")]
-                op.locked.push((segment.clone(), bucket as u32));
-            }
-        }
-        self.directory.store(Arc::new(directory.replacing(full, &fresh)));
     }
 
-    /// A locked segment with these words in it, larger than asked for if they do not fit.
-    fn build(&self, depth: u32, buckets: usize, words: &[(u64, u32)]) -> Segment {
-        let segment = Segment::new(depth, buckets, 1);
-        for &(word, value) in words {
-            if segment.place(self.hash(word), word, value).is_none() {
-                return self.build(depth, buckets * 2, words);
+    fn place(&mut self, segment: Segment, hash: u64, cell: u32) -> bool {
+        let (first, second) = segment.homes(hash);
+        let room = |line: u32| free_slots(self.buckets.line(line));
+        let emptier = if room(first) >= room(second) { first } else { second };
+        let Some(slot) = first_free(self.buckets.line(emptier)) else { return false };
+        self.lock(emptier);
+        put(self.buckets.line(emptier), slot, tag_of(hash), cell);
+        true
+    }
+
+    /// The first segment of a directory.
+    fn found(&mut self, hash: u64) -> bool {
+        let Some(segment) = self.fresh(0, 0) else { return false };
+        self.directories[shard_of(hash)][0].store(segment.pack(), Ordering::Release);
+        true
+    }
+
+    /// An empty segment. It comes locked: what this operation has already done must not show before the commit.
+    fn fresh(&mut self, class: u32, depth: u32) -> Option<Segment> {
+        let line = self.buckets.take(class)?;
+        for bucket in line..line + (1 << class) {
+            let cells = self.buckets.line(bucket);
+            set_version(cells, (version(cells, Ordering::Relaxed) | 1).wrapping_add(2), Ordering::Relaxed);
+            fence(Ordering::Release);
+            cells.set(0, cells.get(0) & 0xffff_ffff);
+            cells.set(1, 0);
+            self.locked.push(bucket);
+        }
+        Some(Segment { line, class, depth })
+    }
+
+    /// Doubles a full segment or splits it in two.
+    fn grow(&mut self, lines: &Chunks, full: Segment, hash: u64) -> bool {
+        let mut cells = Vec::with_capacity(SLOTS << full.class);
+        for line in full.line..full.line + (1 << full.class) {
+            let bucket = self.buckets.line(line);
+            cells.extend((0..SLOTS).filter(|&slot| tag_at(bucket, slot) != 0).map(|slot| cell_at(bucket, slot)));
+        }
+        // Loads that do not wait for each other.
+        let mut hashes: Vec<(u64, u32)> = Vec::with_capacity(cells.len());
+        hashes.extend(cells.iter().map(|&cell| (word_at(lines, cell).hash(self.seed), cell)));
+        let mut class = (full.class + 1).min(MAX_CLASS);
+        let mut halves = full.class == MAX_CLASS;
+        loop {
+            let Some(fresh) = self.refill(full, class, halves, &hashes) else { return false };
+            match fresh {
+                Ok(fresh) => {
+                    self.turn(full, &fresh, hash);
+                    break;
+                }
+                // Even twice the room did not do: only hashes that are all alike can bring that about.
+                Err(()) if halves && class == MAX_CLASS => return false,
+                Err(()) if class < MAX_CLASS => class += 1,
+                Err(()) => (class, halves) = (MAX_CLASS, true),
             }
         }
-        segment
+        for line in full.line..full.line + (1 << full.class) {
+            self.lock(line);
+        }
+        self.buckets.give(full.line, full.class);
+        true
     }
+
+    /// New segments with these words; an inner error when one of them is too small.
+    #[expect(clippy::type_complexity, reason = "used once")]
+    fn refill(
+        &mut self,
+        full: Segment,
+        class: u32,
+        halves: bool,
+        hashes: &[(u64, u32)],
+    ) -> Option<Result<Vec<Segment>, ()>> {
+        let depth = full.depth + u32::from(halves);
+        let mut fresh = vec![self.fresh(class, depth)?];
+        if halves {
+            fresh.push(self.fresh(class, depth)?);
+        }
+        for &(hash, cell) in hashes {
+            let half = if halves { usize::from((hash << 8) >> (63 - full.depth) & 1 == 1) } else { 0 };
+            if !self.place(fresh[half], hash, cell) {
+                for segment in fresh {
+                    self.buckets.give(segment.line, segment.class);
+                }
+                return Some(Err(()));
+            }
+        }
+        Some(Ok(fresh))
+    }
+
+    /// Points the directory at the successors of a segment.
+    fn turn(&mut self, full: Segment, fresh: &[Segment], hash: u64) {
+        let shard = shard_of(hash);
+        let depth = |directory: &[AtomicU64]| directory.len().trailing_zeros();
+        if fresh.len() == 2 && depth(&self.directories[shard]) == full.depth {
+            let old = self.directories[shard].clone();
+            let copy = |i: usize| AtomicU64::new(old[i / 2].load(Ordering::Relaxed));
+            let doubled: Arc<[AtomicU64]> = (0..old.len() * 2).map(copy).collect();
+            let mut directories = Directories::clone(&self.directories);
+            directories[shard] = doubled;
+            self.directories = Arc::new(directories);
+            self.turned = true;
+            for entry in old.iter() {
+                entry.store(GONE, Ordering::Release);
+            }
+        }
+        let directory = &self.directories[shard];
+        // The entries that shared the full segment lie side by side.
+        let span = 1usize << (depth(directory) - full.depth);
+        let start = index_in(directory, hash) & !(span - 1);
+        for (i, entry) in directory[start..start + span].iter().enumerate() {
+            let successor = if fresh.len() == 2 && i >= span / 2 { fresh[1] } else { fresh[0] };
+            entry.store(successor.pack(), Ordering::Release);
+        }
+    }
+}
+
+fn tag_at(bucket: &Line, slot: usize) -> u64 {
+    if slot < 8 { bucket.get(1) >> (8 * slot) & 0xff } else { bucket.get(0) >> (32 + 8 * (slot - 8)) & 0xff }
+}
+
+/// The word in a cell. The owner of a hash line says of which kind its words are.
+pub(super) fn word_at(lines: &Chunks, cell: u32) -> Word {
+    let bits = lines.line(cell / 8).map_or(0, |line| line.get(cell as usize % 8));
+    let owner = lines.owner(cell / 8).map_or(0, |owner| owner.load(Ordering::Relaxed));
+    Word { bits, wide: owner >> 31 == 1 }
 }
 
 #[cfg(test)]
@@ -383,75 +470,90 @@ mod tests {
 
     use super::*;
 
-    fn get(table: &Table, word: u64) -> Option<u32> {
-        let directory = table.directory();
-        let mut reads = Vec::new();
-        let value = table.read(&directory, word, &mut reads).expect("nobody writes");
-        assert!(Table::validate(&directory, &reads));
-        value
+    /// A table over cells that are filled one after the other.
+    struct World {
+        table: Table,
+        lines: Arena,
+        next: u32,
+        line: u32,
     }
 
-    #[test]
-    fn grows_and_shrinks_like_a_map() {
-        let table = Table::new(7);
-        let mut model = HashMap::new();
-        let mut op = Op::default();
-        let mut word = 1u64;
-        for step in 0..60_000u32 {
-            word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let key = word >> 50;
-            match table.find(key) {
-                Some(place) if step % 3 == 0 => {
-                    assert_eq!(model.remove(&key), Some(place.value));
-                    Table::remove(&mut op, &place);
-                }
-                Some(place) => {
-                    assert_eq!(model.insert(key, step), Some(place.value));
-                    Table::set(&mut op, &place, step);
-                }
-                None => {
-                    assert_eq!(model.insert(key, step), None);
-                    table.insert(&mut op, key, step);
-                }
+    impl World {
+        fn new() -> Self {
+            Self { table: Table::new(7), lines: Arena::new(true), next: 0, line: 0 }
+        }
+
+        fn insert(&mut self, bits: u64) -> u32 {
+            if self.next.is_multiple_of(8) {
+                self.line = self.lines.take(0).expect("there are plenty");
+                self.lines.set_owner(self.line, 0);
             }
-            op.commit();
+            let cell = self.line * 8 + self.next % 8;
+            self.next += 1;
+            self.lines.line(cell / 8).set(cell as usize % 8, bits);
+            assert!(self.table.insert(self.lines.chunks(), hash(bits), cell));
+            self.table.commit();
+            cell
         }
-        for key in 0..1 << 14 {
-            assert_eq!(get(&table, key), model.get(&key).copied(), "word {key}");
+
+        fn get(&self, bits: u64) -> Option<u32> {
+            let lines = self.lines.chunks();
+            let check = |cell| Ok((word_at(lines, cell).bits == bits).then_some(cell));
+            match probe(self.table.directories(), self.table.buckets.chunks(), hash(bits), check) {
+                Ok(Ok(cell)) => Some(cell),
+                Ok(Err(miss)) => {
+                    assert!(miss.stands());
+                    None
+                }
+                Err(Conflict) => panic!("nobody writes"),
+            }
+        }
+    }
+
+    fn hash(bits: u64) -> u64 {
+        Word { bits, wide: false }.hash(7)
+    }
+
+    #[test]
+    fn it_holds_what_a_map_holds() {
+        let mut world = World::new();
+        let mut map = HashMap::new();
+        let mut x = 1u64;
+        for step in 0..60_000u64 {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let bits = x >> 48;
+            if step % 3 == 2 {
+                if let Some(cell) = map.remove(&bits) {
+                    world.table.remove(hash(bits), cell);
+                    world.table.commit();
+                }
+            } else {
+                map.entry(bits).or_insert_with(|| world.insert(bits));
+            }
+        }
+        for bits in 0..1 << 16 {
+            assert_eq!(world.get(bits), map.get(&bits).copied(), "{bits}");
         }
     }
 
     #[test]
-    fn a_reader_that_met_an_old_version_is_told() {
-        let table = Table::new(1);
-        let mut op = Op::default();
-        table.insert(&mut op, 5, 50);
-        op.commit();
-        let directory = table.directory();
-        let mut reads = Vec::new();
-        assert_eq!(table.read(&directory, 5, &mut reads).expect("quiet"), Some(50));
-        let place = table.find(5).expect("stored");
-        Table::set(&mut op, &place, 51);
-        assert!(!Table::validate(&directory, &reads), "locked");
-        assert!(table.read(&directory, 5, &mut Vec::new()).is_err(), "locked buckets cannot be read");
-        op.commit();
-        assert!(!Table::validate(&directory, &reads), "changed");
+    fn a_miss_does_not_outlive_what_makes_it_wrong() {
+        let mut world = World::new();
+        for step in 0..3000 {
+            let directories = world.table.directories().clone();
+            let buckets = world.table.buckets.chunks().clone();
+            let Ok(Err(miss)) = probe::<u32>(&directories, &buckets, hash(step), |_| Ok(None)) else {
+                panic!("nothing was accepted")
+            };
+            assert!(miss.stands());
+            world.insert(step);
+            assert!(!miss.stands(), "{step}");
+        }
     }
 
     #[test]
-    fn a_replaced_segment_invalidates_its_readers() {
-        let table = Table::new(1);
-        let mut op = Op::default();
-        table.insert(&mut op, 1, 1);
-        op.commit();
-        let directory = table.directory();
-        let mut reads = Vec::new();
-        table.read(&directory, 1, &mut reads).expect("quiet");
-        for word in 2..2000 {
-            table.insert(&mut op, word, 9);
-            op.commit();
-        }
-        assert!(!Table::validate(&directory, &reads));
-        assert_eq!(get(&table, 1), Some(1));
+    fn the_shares_cover_everything() {
+        assert!((0..16).all(|shard| SHARES.contains(&shard)));
+        assert!(SHARES.is_sorted());
     }
 }

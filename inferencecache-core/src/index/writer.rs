@@ -11,11 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::index::catalog::{Catalog, Scope, ScopeKey};
-use crate::index::ledger::Ledger;
+use crate::index::ledger::{Gone, Ledger};
 use crate::index::partition::{Partition, PartitionKey};
 use crate::index::replicas::{Replica, StatRow};
 use crate::index::report::{Gauge, Report};
-use crate::index::table::Op;
 use crate::resolve::{Eviction, Resolvers};
 use crate::time::Micros;
 
@@ -87,7 +86,6 @@ pub(super) struct Writer {
     /// Stats rows outside reserved tenants.
     pub(super) real_stats: u64,
     gauges: HashMap<Arc<str>, Arc<Gauge>, foldhash::fast::RandomState>,
-    pub(super) op: Op,
     /// Revision of the eviction resolver whose answers the partitions follow.
     revision: Option<u64>,
 }
@@ -108,9 +106,17 @@ impl Writer {
         self.ledgers.get_mut(pid as usize)?.as_mut()
     }
 
-    /// A ledger beside the operation that changes it.
-    pub(super) fn ledger_and_op(&mut self, pid: u32) -> Option<(&mut Ledger, &mut Op)> {
-        Some((self.ledgers.get_mut(pid as usize)?.as_mut()?, &mut self.op))
+    /// The ledger of a partition, unless that has gone meanwhile and its number is another's.
+    pub(super) fn same_ledger(&mut self, pid: u32, shared: &Arc<Partition>) -> Option<&mut Ledger> {
+        self.ledger(pid).filter(|ledger| Arc::ptr_eq(&ledger.shared, shared))
+    }
+
+    /// The ledger of these names, if it is that of this partition.
+    pub(super) fn ledger_of(&mut self, names: (&str, &str, &str, &str), shared: &Arc<Partition>) -> Option<&mut Ledger> {
+        let (tenant, model, scheme, adapter) = names;
+        let scopes = &self.tenants.get(tenant)?.models.get(model)?.scopes;
+        let pid = *scopes.get(scheme)?.partitions.get(adapter)?;
+        self.same_ledger(pid, shared)
     }
 
     /// Every partition there is now.
@@ -249,6 +255,13 @@ impl Writer {
             if member.holds == 0 && member.replica.stats().is_none() {
                 model.members.remove(&replica.id);
             }
+        }
+    }
+
+    /// Books what has gone from a partition.
+    pub(super) fn settle_gone(&mut self, ground: &Ground, key: &PartitionKey, gone: &mut Gone, report: &mut Report) {
+        for (replica, holds, keys) in gone.drain() {
+            self.settle(ground, key, &replica, holds, keys, report);
         }
     }
 
