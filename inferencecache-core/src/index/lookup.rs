@@ -503,14 +503,7 @@ impl View<'_> {
     }
 
     /// Captures the entries of a record at these positions. False when they have no counters yet.
-    fn capture(
-        &self,
-        found: &Found<'_>,
-        record: Record<'_>,
-        mask: u64,
-        row: u32,
-        captures: &mut Vec<Capture>,
-    ) -> bool {
+    fn capture(&self, found: &Found<'_>, record: Record<'_>, mask: u64, row: u32, captures: &mut Vec<Capture>) -> bool {
         if !found.head.counted() {
             return false;
         }

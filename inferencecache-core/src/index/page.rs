@@ -179,7 +179,11 @@ pub(super) struct Record<'a> {
     pub(super) at: usize,
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "halves of words, and signs kept as bits")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    reason = "halves of words, and signs kept as bits"
+)]
 impl Record<'_> {
     pub(super) fn mask(self) -> u64 {
         self.line.get(self.at)

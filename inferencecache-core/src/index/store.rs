@@ -23,7 +23,6 @@ pub(super) fn uses_of(counter: u64) -> u64 {
 }
 
 /// The generation of this counter.
-#[expect(clippy::cast_possible_truncation, reason = "the upper half")]
 pub(super) fn generation_of(counter: u64) -> u32 {
     (counter >> COUNT_BITS) as u32
 }
@@ -308,8 +307,7 @@ impl Store {
     fn resize(&mut self, page: u32, class: u32) -> bool {
         let Some(extent) = self.lines.take(class) else { return false };
         let head = self.head(page);
-        let (old, was, counted, wide, count) =
-            (head.extent(), head.class(), head.counted(), head.wide(), head.count());
+        let (old, was, counted, wide, count) = (head.extent(), head.class(), head.counted(), head.wide(), head.count());
         let lines = if counted { count } else { count.div_ceil(2) };
         for line in 0..lines {
             let (from, to) = (self.lines.line(old + line), self.lines.line(extent + line));
@@ -409,7 +407,15 @@ mod tests {
 
     fn fields(slot: u32) -> Fields {
         let tokens = Tokens { base: 16, step: 16 };
-        Fields { mask: 1 << (slot % 64), seen: -i64::from(slot), slot, tier: -1, tokens, uses: u64::from(slot), counters: slot }
+        Fields {
+            mask: 1 << (slot % 64),
+            seen: -i64::from(slot),
+            slot,
+            tier: -1,
+            tokens,
+            uses: u64::from(slot),
+            counters: slot,
+        }
     }
 
     /// One page with ever more and then ever fewer records, with and without counters.

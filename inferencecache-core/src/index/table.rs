@@ -85,7 +85,8 @@ impl Segment {
 
     #[expect(clippy::cast_possible_truncation, reason = "the parts are taken out one by one")]
     fn unpack(entry: u64) -> Option<Self> {
-        let segment = Self { line: entry as u32, class: (entry >> 32) as u32 & 0xff, depth: (entry >> 40) as u32 & 0xff };
+        let segment =
+            Self { line: entry as u32, class: (entry >> 32) as u32 & 0xff, depth: (entry >> 40) as u32 & 0xff };
         (entry != 0 && entry != GONE).then_some(segment)
     }
 
@@ -401,7 +402,6 @@ impl Table {
     }
 
     /// New segments with these words; an inner error when one of them is too small.
-    #[expect(clippy::type_complexity, reason = "used once")]
     fn refill(
         &mut self,
         full: Segment,

@@ -112,7 +112,11 @@ impl Writer {
     }
 
     /// The ledger of these names, if it is that of this partition.
-    pub(super) fn ledger_of(&mut self, names: (&str, &str, &str, &str), shared: &Arc<Partition>) -> Option<&mut Ledger> {
+    pub(super) fn ledger_of(
+        &mut self,
+        names: (&str, &str, &str, &str),
+        shared: &Arc<Partition>,
+    ) -> Option<&mut Ledger> {
         let (tenant, model, scheme, adapter) = names;
         let scopes = &self.tenants.get(tenant)?.models.get(model)?.scopes;
         let pid = *scopes.get(scheme)?.partitions.get(adapter)?;

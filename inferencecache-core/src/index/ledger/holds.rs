@@ -178,9 +178,8 @@ impl Ledger {
     /// A record of this rank has gone: the page's ticket goes with the last one.
     fn untick(&mut self, page: u32, rank: Rank) {
         let counted = self.store.head(page).counted();
-        let same = |record: crate::index::page::Record<'_>| {
-            record.seen() == rank.1 && (!counted || record.uses() == rank.0)
-        };
+        let same =
+            |record: crate::index::page::Record<'_>| record.seen() == rank.1 && (!counted || record.uses() == rank.0);
         if !self.store.records(page).any(same) {
             self.order.remove(rank, page);
         }

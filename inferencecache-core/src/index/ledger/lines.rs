@@ -102,8 +102,7 @@ impl Ledger {
                     self.store.records(page).for_each(|record| record.forget_uses());
                 }
             }
-            self.order =
-                Order::of(tickets.iter().flat_map(|(page, seen)| seen.iter().map(|&seen| ((0, seen), *page))));
+            self.order = Order::of(tickets.iter().flat_map(|(page, seen)| seen.iter().map(|&seen| ((0, seen), *page))));
             self.ties.forget();
         }
     }
