@@ -1,4 +1,4 @@
-//! Prefixes with many holders: the index finds the far ones by another way than the near ones, and must not differ for it.
+//! Prefixes with many holders, each with its own stamp: the index keeps a record for each, and must not differ for it.
 
 use std::sync::Arc;
 

@@ -451,7 +451,7 @@ mod tests {
                     assert!(store.push(page, &fields(9)));
                     model.push(9);
                 }
-                if model.len() % 7 == 0 {
+                if model.len().is_multiple_of(7) {
                     check(&store, &model);
                 }
             }
