@@ -24,11 +24,10 @@ fn accept(listener: &TcpListener) -> TcpStream {
 
 fn source(engine: SocketAddr) -> ZmqSource {
     let options = ZmqOptions {
-        connection: 0,
         endpoint: format!("tcp://{engine}"),
-        topic: String::new(),
         rcvhwm: 1000,
         backoff: Duration::from_millis(50),
+        ..ZmqOptions::default()
     };
     ZmqSource::start(options).expect("a thread")
 }

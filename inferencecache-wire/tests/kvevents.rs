@@ -4,13 +4,17 @@
 //! `data/kv_events_samples.json` holds cases `subscriber:1-84` in order; `data/field_cases.json` those seen in production.
 #![cfg(feature = "subscriber")]
 
+#[path = "common/calls.rs"]
+mod calls;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use calls::unhex;
 use inferencecache_wire::kvevents::{BatchHead, BatchSink, EngineDecoder, EngineEvent, Malformed, MsgpackDecoder};
-use inferencecache_wire::subscriber::blockmap::{BlockMap, Outcome, Report, StreamId, Tier};
+use inferencecache_wire::subscriber::blockmap::{BlockMap, Outcome, Report, StreamId};
 use inferencecache_wire::subscriber::config::{RemovalPolicy, Rules, UnknownParent};
-use inferencecache_wire::subscriber::window::{Delivery, Outgoing, Window};
+use inferencecache_wire::subscriber::window::{Outgoing, Window};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -131,63 +135,22 @@ impl Machine {
 
     /// The calls, in the shape of the sample file.
     fn calls(&self) -> Vec<Value> {
-        self.inner.out.iter().map(|out| self.call(&out.delivery)).collect()
-    }
-
-    fn call(&self, delivery: &Delivery) -> Value {
-        let name = |adapter| self.inner.map.adapters().name(adapter).to_string();
-        match delivery {
-            Delivery::Report { at, entries, .. } => serde_json::json!({
-                "rpc": "ReportCacheState",
-                "timestamp_us": at,
-                "prefixes": entries.iter().map(|entry| serde_json::json!({
-                    "prefix_hash": hex(entry),
-                    "token_count": entry.tokens,
-                    "adapter_id": name(entry.adapter),
-                    "tier": match entry.tier { Tier::T1 => 1, Tier::T2 => 2, Tier::Remote => 3 },
-                })).collect::<Vec<_>>(),
-            }),
-            Delivery::Evict { at, digest, adapter, .. } => serde_json::json!({
-                "rpc": "PublishEvent",
-                "type": "PREFIX_EVICTED",
-                "prefix_hash": format!("{digest:016x}"),
-                "adapter_id": name(*adapter),
-                "timestamp_us": at,
-            }),
-            Delivery::Clear { at } => {
-                serde_json::json!({"rpc": "PublishEvent", "type": "ALL_CLEARED", "timestamp_us": at})
-            }
-        }
+        self.inner.out.iter().map(|out| calls::call(&out.delivery, &self.inner.map)).collect()
     }
 
     /// The counters that are not zero, under the names of the sample file.
     fn counters(&self) -> BTreeMap<String, u64> {
-        let tally = self.inner.map.tally();
-        [
-            ("batch_errors", self.bad_batches),
-            ("malformed", self.inner.malformed),
-            ("dropped_lora", tally.lora),
-            ("dropped_salt", tally.salt),
-            ("dropped_parent", tally.parent),
-            ("mismatch", tally.mismatch),
-            ("no_tokens", tally.no_tokens),
-            ("other_group", tally.group),
-            ("unresolved", tally.unresolved),
-            ("unknown_removed", tally.unknown_removals),
-        ]
-        .into_iter()
-        .filter(|&(_, count)| count > 0)
-        .map(|(name, count)| (name.to_owned(), count))
-        .collect()
+        [("batch_errors", self.bad_batches), ("malformed", self.inner.malformed)]
+            .into_iter()
+            .chain(calls::tallies(self.inner.map.tally()))
+            .filter(|&(_, count)| count > 0)
+            .map(|(name, count)| (name.to_owned(), count))
+            .collect()
     }
 }
 
 fn hex(report: &Report) -> String {
     format!("{:016x}", report.digest)
-}
-
-fn unhex(text: &str) -> Vec<u8> {
-    (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).expect("hex")).collect()
 }
 
 fn cases(name: &str) -> Vec<Case> {

@@ -3,6 +3,9 @@
 
 #[path = "common/recorder.rs"]
 mod recorder;
+#[path = "common/running.rs"]
+#[expect(dead_code, reason = "shared with other tests")]
+mod running;
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -10,67 +13,15 @@ use std::time::{Duration, Instant};
 
 use inferencecache_core::fingerprint::{prefix_digests, wire_bytes};
 use inferencecache_wire::pb;
-use inferencecache_wire::subscriber::config::{Config, Identity};
-use inferencecache_wire::subscriber::metrics::Metrics;
+use inferencecache_wire::subscriber::config::Config;
 use inferencecache_wire::subscriber::{Drained, Subscriber};
 use inferencecache_wire::testkit::capture::Capture;
 use inferencecache_wire::testkit::fake_engine::{CapturePlayer, EngineOptions, FakeEngine, Publish};
 use inferencecache_wire::testkit::msgpack::Writer;
 use recorder::{Recorder, Rpc, eventually};
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use running::{Running, config};
 
 const TOPIC: &[u8] = b"kv-events";
-
-/// A subscriber that runs.
-struct Running {
-    metrics: Metrics,
-    stop: Option<oneshot::Sender<()>>,
-    task: JoinHandle<Drained>,
-}
-
-impl Running {
-    fn start(config: Config) -> Self {
-        let subscriber = Subscriber::builder(config).build().expect("a usable configuration");
-        let metrics = subscriber.metrics();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let task = tokio::spawn(subscriber.run(async {
-            let _ = stopped.await;
-        }));
-        Self { metrics, stop: Some(stop), task }
-    }
-
-    /// Waits until everything up to a sequence is acknowledged.
-    async fn reach(&self, sequence: u64) {
-        let sequence = i64::try_from(sequence).expect("small");
-        let what = format!("acknowledged sequence {sequence}");
-        eventually(&what, || self.metrics.acknowledged_sequence(0).is_some_and(|reached| reached >= sequence)).await;
-    }
-
-    fn metric(&self, name: &str) -> f64 {
-        let name = format!("inferencecache_subscriber_{name} ");
-        let text = self.metrics.text();
-        let value = text.lines().find_map(|line| line.strip_prefix(&name));
-        value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {name} in\n{text}"))
-    }
-
-    async fn stop(mut self) -> Drained {
-        drop(self.stop.take());
-        self.task.await.expect("no panic")
-    }
-}
-
-fn config(engine: &str, server: impl ToString) -> Config {
-    let id = |name: &str| name.to_owned();
-    Config {
-        identity: Identity { replica_id: id("r0"), model_id: id("m"), tenant_id: id("t"), hash_scheme: id("vllm") },
-        engine_endpoint: id(engine),
-        server: server.to_string(),
-        window: Duration::from_millis(10),
-        reconnect_backoff: Duration::from_millis(50),
-        ..Config::default()
-    }
-}
 
 fn engine() -> FakeEngine {
     FakeEngine::start(EngineOptions::default()).expect("a free port")

@@ -7,7 +7,8 @@ use bins_common::flags::{Flags, Values};
 use bins_common::{Exit, duration, logging};
 use inferencecache_core::RESERVED_TENANT;
 use inferencecache_core::route::MAX_ID_BYTES;
-use inferencecache_wire::subscriber::config::{Config, Identity, RemovalPolicy, Rules, UnknownParent};
+use inferencecache_wire::subscriber::config::{Config, Identity, MAX_RANKS, RemovalPolicy, Rules, UnknownParent};
+use inferencecache_wire::subscriber::endpoint::{Side, side};
 use inferencecache_wire::tls::ClientFiles;
 
 const EXAMPLES: &str = "\
@@ -40,8 +41,17 @@ pub(crate) fn flags() -> Flags {
             "ZMQ endpoint of the engine's publisher. A host of *, 0.0.0.0 or [::] is listened on: the engine dials us.",
         )
         .text("topic", "kv-events", "Prefix of the topics to take. Empty: all.")
-        .text("replay-endpoint", "", "ZMQ endpoint of the engine's replay socket. Not built yet.")
-        .integer("engine-dp-size", 1, "Data-parallel ranks of the engine, on consecutive ports. Not built yet.")
+        .text(
+            "replay-endpoint",
+            "",
+            "ZMQ endpoint of the engine's replay socket, where missed batches are asked for. Always dialled. Empty: none.",
+        )
+        .integer(
+            "engine-dp-size",
+            1,
+            "Data-parallel ranks of the engine here, each at its own port: those of the endpoints plus the rank.",
+        )
+        .integer("engine-dp-start-rank", 0, "The first of these ranks, where an engine spans several nodes.")
         .duration("reconnect-backoff", "1s", "First wait after a failed connection to the engine; doubles up to 5s.")
         .integer("zmq-rcvhwm", 100_000, "Messages that the ZMQ library queues. 0: no limit.")
         .group("Server")
@@ -124,6 +134,9 @@ impl Args {
             identity,
             rules,
             engine_endpoint: endpoint(values)?,
+            replay_endpoint: replay_endpoint(values)?,
+            engine_dp_size: ranks(values, "engine-dp-size", 1)?,
+            engine_dp_start_rank: ranks(values, "engine-dp-start-rank", 0)?,
             topic: values.text("topic").to_owned(),
             server: values.text("server").to_owned(),
             window: zero_or_less(values, "window")?.unwrap_or_default(),
@@ -136,7 +149,11 @@ impl Args {
             startup_clear: values.switch("startup-clear"),
             refresh_min_interval: values.duration("refresh-min-interval"),
             health_bind_address: Some(values.text("health-bind-address").to_owned()).filter(|a| !a.is_empty()),
+            ..Config::default()
         };
+        if config.ranks().is_none() {
+            return Err(usage("engine-dp-size", "the port of the last rank would be above 65535"));
+        }
         let tls = tls(values)?;
         Ok(Self { config, without_effect: without_effect(values, &stats), stats, tls })
     }
@@ -149,7 +166,26 @@ fn usage(flag: &str, why: &str) -> Exit {
 /// The engine's endpoint. Whether anybody is there does not matter; whether anybody could be does.
 fn endpoint(values: &Values) -> Result<String, Exit> {
     let endpoint = values.text("engine-endpoint");
-    let usable = match endpoint.strip_prefix("tcp://") {
+    if is_endpoint(endpoint) {
+        Ok(endpoint.to_owned())
+    } else {
+        Err(usage("engine-endpoint", "use tcp://HOST:PORT, ipc://PATH or, to listen, tcp://*:PORT"))
+    }
+}
+
+/// Where to ask for what was missed. Engines always listen there, so this must be somebody to dial.
+fn replay_endpoint(values: &Values) -> Result<Option<String>, Exit> {
+    match values.text("replay-endpoint") {
+        "" => Ok(None),
+        endpoint if is_endpoint(endpoint) && side(endpoint) == Side::Connect && !endpoint.ends_with(":*") => {
+            Ok(Some(endpoint.to_owned()))
+        }
+        _ => Err(usage("replay-endpoint", "use tcp://HOST:PORT or ipc://PATH with the host of the engine")),
+    }
+}
+
+fn is_endpoint(endpoint: &str) -> bool {
+    match endpoint.strip_prefix("tcp://") {
         Some(address) => {
             let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
             !host.is_empty() && (port == "*" || port.parse::<u16>().is_ok_and(|port| port > 0))
@@ -157,12 +193,16 @@ fn endpoint(values: &Values) -> Result<String, Exit> {
         None => ["ipc://", "inproc://"]
             .iter()
             .any(|scheme| endpoint.strip_prefix(scheme).is_some_and(|rest| !rest.is_empty())),
-    };
-    if usable {
-        Ok(endpoint.to_owned())
-    } else {
-        Err(usage("engine-endpoint", "use tcp://HOST:PORT, ipc://PATH or, to listen, tcp://*:PORT"))
     }
+}
+
+/// A number of ranks, or of one, from `least` to as many as there can be.
+fn ranks(values: &Values, flag: &str, least: u16) -> Result<u16, Exit> {
+    let ranks = u16::try_from(values.integer(flag)).ok();
+    let usable = |&ranks: &u16| ranks >= least && (flag != "engine-dp-size" || ranks <= MAX_RANKS);
+    ranks.filter(usable).ok_or_else(|| {
+        usage(flag, &format!("use a number from {least} to {}", if least > 0 { MAX_RANKS } else { u16::MAX }))
+    })
 }
 
 fn identity(values: &Values) -> Result<Identity, Exit> {
@@ -250,8 +290,6 @@ fn stats(values: &Values) -> Result<Stats, Exit> {
 /// Flags whose value asks for something that this build does not do.
 fn without_effect(values: &Values, stats: &Stats) -> Vec<&'static str> {
     let asked = [
-        ("replay-endpoint", !values.text("replay-endpoint").is_empty()),
-        ("engine-dp-size", values.integer("engine-dp-size") != 1),
         ("reannounce-interval", values.duration("reannounce-interval") != Duration::from_secs(300)),
         ("engine-metrics-url", stats.engine_metrics_url != METRICS_URL),
         ("stats-interval", stats.interval != STATS_INTERVAL),
@@ -379,10 +417,36 @@ mod tests {
     }
 
     #[test]
+    fn ranks_have_endpoints_of_their_own() {
+        let args = with(&[
+            "--engine-endpoint=tcp://[::1]:5557",
+            "--replay-endpoint=tcp://[::1]:5600",
+            "--engine-dp-size=2",
+            "--engine-dp-start-rank=8",
+        ]);
+        let ranks = args.unwrap().config.ranks().unwrap();
+        let ranks: Vec<_> = ranks.iter().map(|r| (r.rank, r.publisher.as_str(), r.replay.as_deref())).collect();
+        assert_eq!(
+            ranks,
+            [(8, "tcp://[::1]:5565", Some("tcp://[::1]:5608")), (9, "tcp://[::1]:5566", Some("tcp://[::1]:5609"))]
+        );
+        for bad in [
+            "--engine-dp-size=0",
+            "--engine-dp-size=257",
+            "--engine-dp-start-rank=-1",
+            "--engine-dp-start-rank=60000",
+            "--replay-endpoint=tcp://*:5558",
+            "--replay-endpoint=tcp://[::]:5558",
+            "--replay-endpoint=tcp://h:*",
+            "--replay-endpoint=h:5558",
+        ] {
+            assert_eq!(with(&[bad]).unwrap_err(), 2, "{bad}");
+        }
+    }
+
+    #[test]
     fn flags_that_do_nothing_yet_are_named() {
         let args = with(&[
-            "--replay-endpoint=tcp://127.0.0.1:5558",
-            "--engine-dp-size=2",
             "--reannounce-interval=0",
             "--engine-metrics-url=http://127.0.0.1:1/metrics",
             "--stats-interval=5s",
@@ -391,7 +455,7 @@ mod tests {
             "--cache-tier=gpu",
             "--engine-model-name=m",
         ]);
-        assert_eq!(args.unwrap().without_effect.len(), 9);
+        assert_eq!(args.unwrap().without_effect.len(), 7);
     }
 
     #[test]

@@ -51,7 +51,7 @@ async fn it_says_what_it_does_without_tokens_and_delivers_before_it_ends() {
         &format!("--server={}", server.address),
         &format!("--health-bind-address={health}"),
         "--window=1h",
-        "--engine-dp-size=2",
+        "--engine-cache-size-bytes=1",
         "--log-level=debug",
     ])
     .spawn()
@@ -100,7 +100,7 @@ async fn it_says_what_it_does_without_tokens_and_delivers_before_it_ends() {
     ] {
         assert_eq!(start[field], value, "{field}");
     }
-    assert_eq!(find("flag_without_effect").expect("a warning")["flag"], "--engine-dp-size");
+    assert_eq!(find("flag_without_effect").expect("a warning")["flag"], "--engine-cache-size-bytes");
     assert_eq!(find("subscribed to engine KV events").expect("said")["topic"], "kv-events");
     assert_eq!(find("dropping undecodable event batch").expect("said")["level"], "WARN");
     assert_eq!(find("BlockStored produced no index entries").expect("said")["hashes"], 3);

@@ -70,6 +70,11 @@ pub struct BatchHead {
 pub trait BatchSink {
     /// Called once, before any event, when the structure of the batch holds.
     fn batch(&mut self, head: BatchHead);
+    /// Asked once, after [`batch`](Self::batch): whether to call [`event`](Self::event). Otherwise this was all of the batch.
+    /// Default `true`.
+    fn wanted(&self) -> bool {
+        true
+    }
     /// Called for each event in order.
     fn event(&mut self, event: Result<EngineEvent<'_>, Malformed>);
 }
@@ -127,6 +132,9 @@ impl EngineDecoder for MsgpackDecoder {
     fn decode(&mut self, payload: &[u8], sink: &mut dyn BatchSink) -> Result<(), BatchError> {
         let (head, events) = envelope(payload)?;
         sink.batch(head);
+        if !sink.wanted() {
+            return Ok(());
+        }
         let mut reader = Reader::new(events);
         let Token::Array(count) = reader.read()? else { return Err(BatchError::Events) };
         for _ in 0..count {

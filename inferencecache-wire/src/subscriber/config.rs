@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use super::endpoint::of_rank;
+
 /// What to make of a store that continues a block nobody has announced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum UnknownParent {
@@ -83,6 +85,15 @@ pub struct Config {
     /// ZMQ endpoint of the engine. A host of `*`, `0.0.0.0` or `[::]` is listened on, any other is dialled. Default
     /// `tcp://127.0.0.1:5557`.
     pub engine_endpoint: String,
+    /// ZMQ endpoint where the engine answers for batches that were missed; always dialled. Default none.
+    pub replay_endpoint: Option<String>,
+    /// Data-parallel ranks of the engine that run here, each at its own endpoint: see [`of_rank`]. Default 1, at most
+    /// [`MAX_RANKS`].
+    pub engine_dp_size: u16,
+    /// The first of them. Default 0.
+    pub engine_dp_start_rank: u16,
+    /// How often a silent engine is asked for a sign of life, and how long it may take. Default 10 s and 30 s.
+    pub engine_heartbeat: (Duration, Duration),
     /// Prefix of the topics that are taken; empty takes all. Default `kv-events`.
     pub topic: String,
     /// `host:port` of the policy server. Default `127.0.0.1:9090`.
@@ -103,6 +114,37 @@ pub struct Config {
     pub health_bind_address: Option<String>,
 }
 
+/// Most ranks that one process listens to.
+pub const MAX_RANKS: u16 = 256;
+
+/// Where one rank is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RankEndpoints {
+    /// The rank.
+    pub rank: u16,
+    /// Its publisher.
+    pub publisher: String,
+    /// Where it answers for batches that were missed.
+    pub replay: Option<String>,
+}
+
+impl Config {
+    /// Where each rank is. `None` when there are none, or too many, or a port would be too large.
+    #[must_use]
+    pub fn ranks(&self) -> Option<Vec<RankEndpoints>> {
+        let end = self.engine_dp_start_rank.checked_add(self.engine_dp_size)?;
+        let rank = |rank| {
+            let replay = match &self.replay_endpoint {
+                Some(endpoint) => Some(of_rank(endpoint, rank)?),
+                None => None,
+            };
+            Some(RankEndpoints { rank, publisher: of_rank(&self.engine_endpoint, rank)?, replay })
+        };
+        let usable = (1..=MAX_RANKS).contains(&self.engine_dp_size);
+        usable.then(|| (self.engine_dp_start_rank..end).map(rank).collect()).flatten()
+    }
+}
+
 /// Default of [`Config::window`].
 pub const DEFAULT_WINDOW: Duration = Duration::from_millis(100);
 
@@ -112,6 +154,10 @@ impl Default for Config {
             identity: Identity::default(),
             rules: Rules::default(),
             engine_endpoint: "tcp://127.0.0.1:5557".to_owned(),
+            replay_endpoint: None,
+            engine_dp_size: 1,
+            engine_dp_start_rank: 0,
+            engine_heartbeat: (Duration::from_secs(10), Duration::from_secs(30)),
             topic: "kv-events".to_owned(),
             server: "127.0.0.1:9090".to_owned(),
             window: DEFAULT_WINDOW,

@@ -1,19 +1,22 @@
 //! One batch at a time, from its bytes to what the server must be told.
 //!
 //! ```text
-//! frame ──decoder──> events ──blockmap──> operations ──window──> deliveries
+//! frame ──sequences──> in order ──decoder──> events ──blockmap──> operations ──window──> deliveries
+//!             └── asks for a replay, whose replies come in beside the live frames
 //! ```
 //!
 //! Every batch gets an ordinal, counted over all streams. Deliveries carry the ordinal of the batch they answer for;
 //! [`Ingest::progress`] turns the oldest one that is not settled back into engine sequences.
 
 use std::collections::VecDeque;
+use std::hash::BuildHasher;
 
+use foldhash::fast::RandomState;
 use inferencecache_core::time::Micros;
 
 use super::blockmap::{BlockMap, Notice, Op, Outcome, StreamId, Ticks};
 use super::config::Rules;
-use super::sequence::SequenceTracker;
+use super::sequence::{Frame, Held, ReplayEnd, ReplayId, Request, SequenceTally, Sequences, Step, Verdict};
 use super::window::{Outgoing, Window};
 use crate::kvevents::{BatchError, BatchHead, BatchSink, EngineDecoder, EngineEvent, Malformed};
 
@@ -86,13 +89,12 @@ pub struct Ingest<D> {
 struct State {
     map: BlockMap,
     window: Window,
-    tracker: SequenceTracker,
+    sequences: Sequences,
+    hasher: RandomState,
     /// Ordinal of the current batch.
     ordinal: u64,
     tally: EventTally,
     histories: Vec<History>,
-    /// Connection and stream of the last batch that could be decoded.
-    last: Option<(u16, StreamId)>,
     outcome: Outcome,
     refresh_min: Ticks,
 }
@@ -103,18 +105,24 @@ impl<D: EngineDecoder> Ingest<D> {
         let state = State {
             map: BlockMap::new(rules),
             window: Window::default(),
-            tracker: SequenceTracker::new(startup_clear),
+            sequences: Sequences::new(startup_clear),
+            hasher: RandomState::default(),
             ordinal: 0,
             tally: EventTally::default(),
             histories: Vec::new(),
-            last: None,
             outcome: Outcome::default(),
             refresh_min,
         };
         Self { decoder, state }
     }
 
-    /// Applies one message and appends what must be delivered now. Notices go to `notices`. Returns the time of the batch.
+    /// Says that missed batches of a connection can be asked for.
+    pub fn replayable(&mut self, connection: u16) {
+        self.state.sequences.replayable(connection);
+    }
+
+    /// Takes one message and appends what must be delivered now. Notices go to `notices`. Returns the time of the batch.
+    /// Afterwards a replay may have to be asked for: see [`next_request`](Self::next_request).
     ///
     /// # Errors
     ///
@@ -126,32 +134,108 @@ impl<D: EngineDecoder> Ingest<D> {
         out: &mut Vec<Outgoing>,
         notices: &mut Vec<Notice>,
     ) -> Result<Micros, BatchError> {
-        let state = &mut self.state;
-        state.ordinal += 1;
-        state.tally.batches += 1;
-        let mut current = Current { state, message, now, out, stream: None, at: 0 };
-        let decoded = self.decoder.decode(message.payload, &mut current);
-        let (stream, at) = (current.stream, current.at);
-        let state = &mut self.state;
-        notices.append(&mut state.outcome.notices);
-        let result = match decoded {
+        self.state.tally.batches += 1;
+        let decoded = self.decode(message, Origin::Live, now, out);
+        let result = match decoded.result {
             Ok(()) => {
-                state.last = stream.map(|stream| (message.connection, stream));
-                Ok(at)
+                if let Some(stream) = decoded.stream {
+                    self.state.keep(stream, &decoded, Some(message.payload));
+                    self.drain(stream, now, out);
+                }
+                Ok(decoded.frame.at)
             }
             Err(error) => {
-                state.tally.bad_batches += 1;
-                state.map.lost_batch(message.connection);
+                self.state.tally.bad_batches += 1;
+                self.unreadable(message.connection, &decoded, now, out);
                 Err(error)
             }
         };
-        // The rank of a batch that cannot be decoded is unknown; its number belongs to whoever spoke last.
-        if let (Some((connection, stream)), Some(sequence)) = (state.last, message.sequence)
-            && connection == message.connection
-        {
-            state.remember(stream, sequence);
-        }
+        notices.append(&mut self.state.outcome.notices);
         result
+    }
+
+    /// The next replay to ask for.
+    pub fn next_request(&mut self) -> Option<Request> {
+        self.state.sequences.next_request()
+    }
+
+    /// Whether a replay is still waited for.
+    #[must_use]
+    pub fn is_wanted(&self, id: ReplayId) -> bool {
+        self.state.sequences.is_wanted(id)
+    }
+
+    /// Takes one reply of a replay, and appends what must be delivered now.
+    pub fn reply(
+        &mut self,
+        id: ReplayId,
+        message: Message<'_>,
+        now: Ticks,
+        out: &mut Vec<Outgoing>,
+        notices: &mut Vec<Notice>,
+    ) {
+        let Some(stream) = self.state.sequences.waiting_for(id) else { return };
+        let decoded = self.decode(message, Origin::Reply(id, stream), now, out);
+        let mut end = decoded.end;
+        if decoded.result.is_err() {
+            self.state.tally.bad_batches += 1;
+            let (step, ended) = self.state.sequences.reply(id, decoded.frame, now);
+            end = ended;
+            self.state.change(stream, &step, out);
+            if step.verdict == Verdict::Apply {
+                self.state.unreadable(message.connection, stream, decoded.frame.sequence);
+            }
+        }
+        if let Some(end) = end {
+            self.replay_ended(id, end, now, out, notices);
+        }
+        notices.append(&mut self.state.outcome.notices);
+    }
+
+    /// A replay has ended. What it did not bring is lost; what waited for it is applied.
+    pub fn replay_ended(
+        &mut self,
+        id: ReplayId,
+        end: ReplayEnd,
+        now: Ticks,
+        out: &mut Vec<Outgoing>,
+        notices: &mut Vec<Notice>,
+    ) {
+        let Some((stream, step)) = self.state.sequences.ended(id, end, now) else { return };
+        self.state.ordinal += 1;
+        self.state.change(stream, &step, out);
+        self.drain(stream, now, out);
+        notices.append(&mut self.state.outcome.notices);
+    }
+
+    /// When [`tick`](Self::tick) has something to do.
+    #[must_use]
+    pub fn wake_at(&self) -> Option<Ticks> {
+        self.state.sequences.wake_at()
+    }
+
+    /// Gives up replays whose time is over.
+    pub fn tick(&mut self, now: Ticks, out: &mut Vec<Outgoing>, notices: &mut Vec<Notice>) {
+        while let Some(id) = self.state.sequences.expired(now) {
+            self.replay_ended(id, ReplayEnd::Failed, now, out, notices);
+        }
+    }
+
+    /// Live messages of a connection were dropped unseen. The number of the next one shows the gap, if it has one and there
+    /// ever is a next one; what is known is in doubt already now.
+    pub fn dropped(&mut self, connection: u16) {
+        self.state.map.lost_batch(connection);
+    }
+
+    /// The process behind a connection is gone: it refuses what it accepted before. What it held is in doubt until the next
+    /// one speaks.
+    pub fn gone(&mut self, connection: u16, now: Ticks, out: &mut Vec<Outgoing>, notices: &mut Vec<Notice>) {
+        if let Some(id) = self.state.sequences.cancel(connection) {
+            self.replay_ended(id, ReplayEnd::Cancelled, now, out, notices);
+        }
+        for stream in self.state.sequences.gone(connection) {
+            self.state.map.unconfirm(stream);
+        }
     }
 
     /// Whether the window holds anything.
@@ -168,6 +252,13 @@ impl<D: EngineDecoder> Ingest<D> {
     /// The map, for delivery.
     pub fn map(&mut self) -> &mut BlockMap {
         &mut self.state.map
+    }
+
+    /// Counts of what the numbers of batches showed.
+    #[must_use]
+    pub fn sequences(&self) -> SequenceTally {
+        let tally = self.state.sequences.tally();
+        SequenceTally { lost: tally.lost.saturating_add(self.state.map.tally().unnumbered_losses), ..*tally }
     }
 
     /// Counts since the start.
@@ -201,7 +292,116 @@ impl<D: EngineDecoder> Ingest<D> {
     }
 }
 
+impl<D: EngineDecoder> Ingest<D> {
+    fn decode(&mut self, message: Message<'_>, origin: Origin, now: Ticks, out: &mut Vec<Outgoing>) -> Decoded {
+        let state = &mut self.state;
+        state.ordinal += 1;
+        let print = state.hasher.hash_one(message.payload);
+        let frame = Frame { sequence: message.sequence.unwrap_or_default(), at: 0, print };
+        let mut current =
+            Current { state, message, origin, now, out, stream: None, frame, verdict: Verdict::Ignore, end: None };
+        let result = self.decoder.decode(message.payload, &mut current);
+        let Current { stream, frame, verdict, end, .. } = current;
+        let applied = result.is_ok() && verdict == Verdict::Apply;
+        if let (true, Some(stream), Some(sequence)) = (applied, stream, message.sequence) {
+            self.state.remember(stream, sequence);
+        }
+        Decoded { result, stream, frame, verdict, end, numbered: message.sequence.is_some() }
+    }
+
+    /// A live message that nobody can read: a lost batch, of whichever stream of the connection.
+    fn unreadable(&mut self, connection: u16, decoded: &Decoded, now: Ticks, out: &mut Vec<Outgoing>) {
+        let state = &mut self.state;
+        let owner = if decoded.numbered { state.sequences.owner(connection, decoded.frame.sequence) } else { None };
+        let Some(stream) = owner else { return state.map.lost_batch(connection) };
+        let step = state.sequences.unreadable(stream, decoded.frame, now);
+        state.change(stream, &step, out);
+        match step.verdict {
+            Verdict::Apply => state.unreadable(connection, stream, decoded.frame.sequence),
+            Verdict::Ignore => state.map.lost_batch(connection),
+            Verdict::Hold | Verdict::Suspect => {
+                state.keep(stream, &Decoded { verdict: step.verdict, ..*decoded }, None);
+            }
+        }
+        self.drain(stream, now, out);
+    }
+
+    /// Goes on with the frames that waited for a replay.
+    fn drain(&mut self, stream: StreamId, now: Ticks, out: &mut Vec<Outgoing>) {
+        while let Some((held, step)) = self.state.sequences.next_held(stream, now) {
+            self.state.ordinal += 1;
+            self.state.change(stream, &step, out);
+            match (step.verdict, &held.payload) {
+                (Verdict::Hold, _) => self.state.sequences.hold_again(stream, held),
+                (Verdict::Suspect, _) => self.state.sequences.suspect(stream, held),
+                (Verdict::Ignore, _) => {}
+                (Verdict::Apply, None) => {
+                    let connection = self.state.histories[stream.index()].connection;
+                    self.state.unreadable(connection, stream, held.frame.sequence);
+                }
+                (Verdict::Apply, Some(payload)) => {
+                    let connection = self.state.histories[stream.index()].connection;
+                    let message = Message { connection, sequence: Some(held.frame.sequence), payload };
+                    // It was decoded once already.
+                    let _ = self.decode(message, Origin::Judged, now, out);
+                }
+            }
+        }
+    }
+}
+
 impl State {
+    /// Does what comes before a frame.
+    fn change(&mut self, stream: StreamId, step: &Step, out: &mut Vec<Outgoing>) {
+        if step.restarted {
+            self.window.flush(out);
+            self.map.forget(stream, &mut self.outcome);
+            self.push(0, 0, out);
+        }
+        if let Some(begins) = step.begins {
+            self.map.set_fresh(stream, begins.fresh);
+            if begins.clear {
+                self.window.push(Op::Clear, 0, self.ordinal, out);
+            }
+        }
+        if step.lost > 0 {
+            self.map.unconfirm(stream);
+        }
+    }
+
+    /// Keeps a frame that was judged to wait.
+    fn keep(&mut self, stream: StreamId, decoded: &Decoded, payload: Option<&[u8]>) {
+        let held = || Held { frame: decoded.frame, payload: payload.map(<[u8]>::to_vec) };
+        match decoded.verdict {
+            Verdict::Hold => self.sequences.hold(stream, held()),
+            Verdict::Suspect => self.sequences.suspect(stream, held()),
+            Verdict::Apply | Verdict::Ignore => {}
+        }
+    }
+
+    /// A batch of the stream, or perhaps of another one of its connection, was lost under this number.
+    fn unreadable(&mut self, connection: u16, stream: StreamId, sequence: u64) {
+        self.map.lost_batch(connection);
+        self.remember(stream, sequence);
+    }
+
+    /// Hands on what an event has led to.
+    fn push(&mut self, at: Micros, now: Ticks, out: &mut Vec<Outgoing>) {
+        for op in self.outcome.ops.drain(..) {
+            match &op {
+                Op::Add { report, again } => {
+                    if !again && self.map.repeats(report, now, self.refresh_min) {
+                        continue;
+                    }
+                    self.map.hand_on(report);
+                }
+                Op::Downgrade(reports) => reports.iter().for_each(|report| self.map.hand_on(report)),
+                Op::Evict { .. } | Op::Clear => {}
+            }
+            self.window.push(op, at, self.ordinal, out);
+        }
+    }
+
     fn remember(&mut self, stream: StreamId, sequence: u64) {
         let open = &mut self.histories[stream.index()].open;
         if open.len() >= HISTORY {
@@ -215,41 +415,93 @@ impl State {
     }
 }
 
+/// Where a batch comes from.
+#[derive(Debug, Clone, Copy)]
+enum Origin {
+    Live,
+    /// It was held, and may be applied now.
+    Judged,
+    Reply(ReplayId, StreamId),
+}
+
+/// What became of a message.
+#[derive(Debug, Clone, Copy)]
+struct Decoded {
+    result: Result<(), BatchError>,
+    stream: Option<StreamId>,
+    frame: Frame,
+    verdict: Verdict,
+    end: Option<ReplayEnd>,
+    numbered: bool,
+}
+
 /// A batch while it is being decoded.
 struct Current<'a> {
     state: &'a mut State,
     message: Message<'a>,
+    origin: Origin,
     now: Ticks,
     out: &'a mut Vec<Outgoing>,
     stream: Option<StreamId>,
-    at: Micros,
+    frame: Frame,
+    verdict: Verdict,
+    end: Option<ReplayEnd>,
+}
+
+impl Current<'_> {
+    fn judge(&mut self, stream: StreamId) {
+        let sequences = &mut self.state.sequences;
+        let step = match self.origin {
+            Origin::Judged => Step::default(),
+            Origin::Live if self.message.sequence.is_some() => sequences.live(stream, self.frame, self.now),
+            Origin::Live => {
+                sequences.unnumbered();
+                self.state.map.set_fresh(stream, false);
+                Step::default()
+            }
+            // An engine speaks for one rank; another one's batches are none of ours.
+            Origin::Reply(_, wanted) if wanted != stream => Step { verdict: Verdict::Ignore, ..Step::default() },
+            Origin::Reply(id, _) => {
+                let (step, end) = sequences.reply(id, self.frame, self.now);
+                self.end = end;
+                step
+            }
+        };
+        self.state.change(stream, &step, self.out);
+        self.verdict = step.verdict;
+    }
 }
 
 impl BatchSink for Current<'_> {
     fn batch(&mut self, head: BatchHead) {
-        let state = &mut *self.state;
-        let (stream, new) = state.map.stream(self.message.connection, head.rank);
-        if new {
-            let verdict = state.tracker.first(self.message.sequence);
-            state.map.set_fresh(stream, verdict.fresh);
-            state.histories.push(History {
-                connection: self.message.connection,
-                rank: head.rank,
-                ..History::default()
-            });
-            if verdict.clear {
-                state.window.push(Op::Clear, 0, state.ordinal, self.out);
+        let (state, connection) = (&mut *self.state, self.message.connection);
+        let stream = match self.origin {
+            Origin::Reply(..) => state.map.known_stream(connection, head.rank),
+            Origin::Live | Origin::Judged => {
+                let (stream, new) = state.map.stream(connection, head.rank);
+                if new {
+                    state.sequences.add(connection);
+                    state.histories.push(History { connection, rank: head.rank, ..History::default() });
+                }
+                Some(stream)
             }
+        };
+        self.frame.at = head.timestamp;
+        self.stream = stream;
+        if let Some(stream) = stream {
+            self.judge(stream);
         }
-        if self.message.sequence.is_none() {
-            state.map.set_fresh(stream, false);
-        }
-        self.stream = Some(stream);
-        self.at = head.timestamp;
+    }
+
+    fn wanted(&self) -> bool {
+        self.verdict == Verdict::Apply
     }
 
     fn event(&mut self, event: Result<EngineEvent<'_>, Malformed>) {
         let (state, Some(stream)) = (&mut *self.state, self.stream) else { return };
+        if self.verdict != Verdict::Apply {
+            return;
+        }
         let tally = &mut state.tally;
         match &event {
             Ok(EngineEvent::Stored(_)) => tally.stored += 1,
@@ -264,18 +516,6 @@ impl BatchSink for Current<'_> {
         }
         let Ok(event) = event else { return };
         state.map.apply(stream, &event, &mut state.outcome);
-        for op in state.outcome.ops.drain(..) {
-            match &op {
-                Op::Add { report, again } => {
-                    if !again && state.map.repeats(report, self.now, state.refresh_min) {
-                        continue;
-                    }
-                    state.map.hand_on(report);
-                }
-                Op::Downgrade(reports) => reports.iter().for_each(|report| state.map.hand_on(report)),
-                Op::Evict { .. } | Op::Clear => {}
-            }
-            state.window.push(op, self.at, state.ordinal, self.out);
-        }
+        state.push(self.frame.at, self.now, self.out);
     }
 }

@@ -9,6 +9,7 @@ use prometheus::{
 
 use super::blockmap::Tally;
 use super::ingest::EventTally;
+use super::sequence::SequenceTally;
 
 const PREFIX: &str = "inferencecache_subscriber";
 
@@ -22,6 +23,13 @@ pub struct Metrics {
     dropped_blocks: IntCounterVec,
     unknown_removals: IntCounter,
     map_evictions: IntCounter,
+    gaps: IntCounter,
+    lost_batches: IntCounter,
+    replayed_batches: IntCounter,
+    duplicate_batches: IntCounter,
+    engine_restarts: IntCounter,
+    held_drops: IntCounter,
+    pub(super) processes_gone: IntCounter,
     pub(super) reconnects: IntCounter,
     pub(super) dropped_messages: IntCounter,
     pub(super) entries_reported: IntCounterVec,
@@ -64,6 +72,16 @@ impl Metrics {
             dropped_blocks: counters("dropped_blocks_total", "Announced blocks that were not indexed.", "reason")?,
             unknown_removals: counter("unknown_removals_total", "Removals of blocks that were not known.")?,
             map_evictions: counter("map_evictions_total", "Blocks forgotten because of the bound on tracked blocks.")?,
+            gaps: counter("gaps_total", "Times that batches were missing between two live ones.")?,
+            lost_batches: counter("lost_batches_total", "Batches that were missed for good.")?,
+            replayed_batches: counter("replayed_batches_total", "Batches that the engine sent again when asked.")?,
+            duplicate_batches: counter("duplicate_batches_total", "Live batches that were seen before.")?,
+            engine_restarts: counter("engine_restarts_total", "Publishers that turned out to be new processes.")?,
+            held_drops: counter("held_drops_total", "Live batches dropped because too many waited for a replay.")?,
+            processes_gone: counter(
+                "engine_processes_gone_total",
+                "Publishers that refused a connection after one that stood.",
+            )?,
             reconnects: counter("reconnects_total", "Connections to a publisher after the first.")?,
             dropped_messages: counter("dropped_messages_total", "Messages dropped because too many were waiting.")?,
             entries_reported: counters("entries_reported_total", "Entries the server has acknowledged.", "tier")?,
@@ -182,6 +200,15 @@ impl Metrics {
         }
         raise(&self.decode_errors.with_label_values(&["batch"]), tally.bad_batches);
         raise(&self.decode_errors.with_label_values(&["event"]), tally.bad_events);
+    }
+
+    pub(super) fn set_sequences(&self, tally: &SequenceTally) {
+        raise(&self.gaps, tally.gaps);
+        raise(&self.lost_batches, tally.lost);
+        raise(&self.replayed_batches, tally.replayed);
+        raise(&self.duplicate_batches, tally.duplicates);
+        raise(&self.engine_restarts, tally.restarts);
+        raise(&self.held_drops, tally.dropped);
     }
 
     pub(super) fn observe(histogram: &Histogram, duration: Duration) {

@@ -1,8 +1,8 @@
 //! The subscriber: turns one engine's KV-cache events into reports to the policy server.
 //!
 //! ```text
-//! engine ══ZMQ══> source ──> ingest { kvevents ──> blockmap ──> window } ──> dispatch ──> forward ══gRPC══> server
-//!                 thread     └───────────────── receive task ──────────────────────┘      tasks
+//! engine ══ZMQ══> source ──> ingest { sequence ──> kvevents ──> blockmap ──> window } ──> dispatch ──> forward ══gRPC══> server
+//!                 threads    └──────────────────────── receive task ────────────────────────────┘      tasks
 //! ```
 //!
 //! 1. Only digests, counts, tiers, adapter names and identity leave the process. Tokens never do, nor are they logged.
@@ -16,9 +16,10 @@
 //! | tracked blocks | `max_tracked_blocks` | `map_evictions_total` |
 //! | adapter names | [`blockmap::MAX_ADAPTERS`], [`blockmap::MAX_ADAPTER_NAME`] | `dropped_blocks_total{reason="lora"}` |
 //! | waiting messages | [`source::MAX_WAITING_BYTES`] | `dropped_messages_total` |
+//! | frames that wait for a replay | [`sequence::MAX_HELD_BYTES`] | `held_drops_total` |
 //! | queued calls | [`dispatch::MAX_QUEUED`], then [`withdrawals::MAX_WITHDRAWALS`] | `pending_reports`, `pending_evictions` |
 //!
-//! Not here yet: gaps, replay and restarts ([`sequence`] is their place), repetition of live blocks, engine statistics.
+//! Not here yet: repetition of live blocks, engine statistics.
 //!
 //! ```no_run
 //! use inferencecache_wire::subscriber::Subscriber;
@@ -77,6 +78,9 @@ pub enum BuildError {
     /// The server's address cannot be used.
     #[error(transparent)]
     Server(#[from] BadAddress),
+    /// No data-parallel rank, too many of them, or one whose port would be above 65535.
+    #[error("the engine's ranks do not fit")]
+    Ranks,
     /// No thread for the engine's socket.
     #[error("no thread for the engine socket")]
     Thread(#[source] std::io::Error),
@@ -150,14 +154,17 @@ impl Builder {
         let source = match source {
             Some(source) => source,
             None => {
-                let options = ZmqOptions {
-                    connection: 0,
-                    endpoint: config.engine_endpoint.clone(),
+                let ranks = config.ranks().ok_or(BuildError::Ranks)?;
+                let publishers = ranks.into_iter().map(|rank| ZmqOptions {
+                    connection: rank.rank,
+                    endpoint: rank.publisher,
+                    replay: rank.replay,
                     topic: config.topic.clone(),
                     rcvhwm: config.zmq_rcvhwm,
                     backoff: config.reconnect_backoff,
-                };
-                Box::new(ZmqSource::start(options).map_err(BuildError::Thread)?)
+                    heartbeat: config.engine_heartbeat,
+                });
+                Box::new(ZmqSource::start_all(publishers.collect()).map_err(BuildError::Thread)?)
             }
         };
         Ok(Subscriber { config, source, decoder, listener, client, metrics })

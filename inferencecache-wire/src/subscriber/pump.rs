@@ -16,6 +16,7 @@ use super::ingest::{Ingest, Message};
 use super::limit::Limiter;
 use super::link::LinkState;
 use super::metrics::Metrics;
+use super::sequence::{ReplayEnd, ReplayId};
 use super::source::{EngineMessage, EventSource, SourceEvent};
 use super::window::Outgoing;
 use crate::kvevents::EngineDecoder;
@@ -57,6 +58,7 @@ pub(super) struct Pump {
     window: Duration,
     flush_at: Option<Instant>,
     connections: HashMap<u16, Connection>,
+    replays: Vec<ReplayId>,
     out: Vec<Outgoing>,
     notices: Vec<Notice>,
     only_ignored_since: Option<Instant>,
@@ -79,7 +81,10 @@ impl Pump {
         metrics: Metrics,
     ) -> Self {
         let refresh = Ticks::try_from(config.refresh_min_interval.as_millis() / 100).unwrap_or(Ticks::MAX);
-        let ingest = Ingest::new(decoder, config.rules.clone(), config.startup_clear, refresh);
+        let mut ingest = Ingest::new(decoder, config.rules.clone(), config.startup_clear, refresh);
+        for connection in source.replayable() {
+            ingest.replayable(connection);
+        }
         let link = client.link();
         let window = if config.window.is_zero() { DEFAULT_WINDOW } else { config.window };
         Self {
@@ -99,6 +104,7 @@ impl Pump {
             window,
             flush_at: None,
             connections: HashMap::new(),
+            replays: Vec::new(),
             out: Vec::new(),
             notices: Vec::new(),
             only_ignored_since: None,
@@ -111,7 +117,7 @@ impl Pump {
         let mut check = tokio::time::interval(CHECK);
         loop {
             self.start_calls();
-            let wake = [self.flush_at, self.dispatcher.wake_at()].into_iter().flatten().min();
+            let wake = [self.flush_at, self.dispatcher.wake_at(), self.replay_until()].into_iter().flatten().min();
             tokio::select! {
                 () = &mut shutdown => break,
                 event = self.source.next() => match event {
@@ -124,7 +130,10 @@ impl Pump {
                 },
                 Some(ended) = self.calls.join_next_with_id() => self.call_ended(ended),
                 Ok(()) = self.link.changed() => self.link_changed(),
-                () = sleep(wake), if wake.is_some() => self.flush_if_due(),
+                () = sleep(wake), if wake.is_some() => {
+                    self.flush_if_due();
+                    self.replays_expire();
+                }
                 _ = check.tick() => self.look_for_silence(),
             }
         }
@@ -182,7 +191,18 @@ impl Pump {
             SourceEvent::Lost { connection } => {
                 self.connection(connection).connected_since = None;
                 self.metrics.connected.with_label_values(&[&connection.to_string()]).set(0);
-                tracing::warn!(connection, "engine connection lost");
+                self.warn("engine connection lost", |message, suppressed| {
+                    tracing::warn!(connection, suppressed, "{message}");
+                });
+            }
+            SourceEvent::Gone { connection } => {
+                let now = self.now();
+                self.metrics.processes_gone.inc();
+                self.ingest.gone(connection, now.ticks, &mut self.out, &mut self.notices);
+                self.applied(now);
+                self.warn("engine process gone; the next one starts anew", |message, suppressed| {
+                    tracing::warn!(connection, suppressed, "{message}");
+                });
             }
             SourceEvent::Failed { receiving, error, .. } => {
                 let (message, now) = (
@@ -196,10 +216,26 @@ impl Pump {
             }
             SourceEvent::Dropped { connection, messages } => {
                 self.metrics.dropped_messages.inc_by(messages);
-                self.ingest.map().lost_batch(connection);
+                self.ingest.dropped(connection);
                 self.warn("engine messages dropped: too many were waiting", |message, suppressed| {
                     tracing::warn!(messages, suppressed, "{message}");
                 });
+            }
+            SourceEvent::Reply { id, message } => {
+                let now = self.now();
+                let input = input(&message);
+                self.ingest.reply(id, input, now.ticks, &mut self.out, &mut self.notices);
+                self.applied(now);
+            }
+            SourceEvent::ReplayEnded { id, error } => {
+                let (now, end) = (self.now(), error.as_ref().map_or(ReplayEnd::Complete, |_| ReplayEnd::Failed));
+                if let Some(error) = error.filter(|_| self.ingest.is_wanted(id)) {
+                    self.warn("engine did not replay what was missed", |message, suppressed| {
+                        tracing::warn!(err = error, suppressed, "{message}");
+                    });
+                }
+                self.ingest.replay_ended(id, end, now.ticks, &mut self.out, &mut self.notices);
+                self.applied(now);
             }
         }
     }
@@ -207,8 +243,7 @@ impl Pump {
     fn message(&mut self, message: EngineMessage) {
         self.connection(message.connection).messages += 1;
         let now = self.now();
-        let input = Message { connection: message.connection, sequence: message.sequence, payload: &message.payload };
-        match self.ingest.apply(input, now.ticks, &mut self.out, &mut self.notices) {
+        match self.ingest.apply(input(&message), now.ticks, &mut self.out, &mut self.notices) {
             Ok(at) if at > 0 => {
                 let received = message.received.duration_since(UNIX_EPOCH).unwrap_or_default();
                 let sent = Duration::from_micros(at.unsigned_abs());
@@ -223,12 +258,58 @@ impl Pump {
                 });
             }
         }
+        self.applied(now);
+    }
+
+    /// Hands on what the engine has said.
+    fn applied(&mut self, now: Now) {
         for notice in std::mem::take(&mut self.notices) {
             self.notice(&notice);
         }
         self.offer(now);
         if self.flush_at.is_none() && self.ingest.is_gathering() {
             self.flush_at = Some(now.instant + self.window);
+        }
+        self.tend_replays(now);
+    }
+
+    /// Ends replays that nobody waits for and asks for those that are wanted.
+    fn tend_replays(&mut self, now: Now) {
+        let (ingest, source) = (&self.ingest, &mut self.source);
+        self.replays.retain(|&id| {
+            let wanted = ingest.is_wanted(id);
+            if !wanted {
+                source.end_replay(id);
+            }
+            wanted
+        });
+        while let Some(request) = self.ingest.next_request() {
+            tracing::info!(
+                connection = request.connection,
+                from = request.start,
+                "asking the engine for what was missed"
+            );
+            if self.source.replay(request) {
+                self.replays.push(request.id);
+            } else {
+                self.ingest.replay_ended(request.id, ReplayEnd::Failed, now.ticks, &mut self.out, &mut self.notices);
+                self.offer(now);
+            }
+        }
+    }
+
+    fn replay_until(&self) -> Option<Instant> {
+        self.ingest.wake_at().map(|ticks| self.start + Duration::from_millis(100) * ticks)
+    }
+
+    fn replays_expire(&mut self) {
+        let now = self.now();
+        if self.ingest.wake_at().is_some_and(|at| at <= now.ticks) {
+            self.warn("engine did not replay what was missed", |message, suppressed| {
+                tracing::warn!(err = "no answer", suppressed, "{message}");
+            });
+            self.ingest.tick(now.ticks, &mut self.out, &mut self.notices);
+            self.applied(now);
         }
     }
 
@@ -360,6 +441,7 @@ impl Pump {
         self.metrics.set_tracked(indexed, opaque);
         self.metrics.set_tally(map.tally());
         self.metrics.set_events(self.ingest.tally());
+        self.metrics.set_sequences(&self.ingest.sequences());
         self.metrics.full_reports.inc_by(self.dispatcher.sweeps.saturating_sub(self.metrics.full_reports.get()));
         self.metrics.pending_reports.set(i64::try_from(waiting).unwrap_or(i64::MAX));
         let evictions = self.dispatcher.pending_evictions();
@@ -417,6 +499,10 @@ impl Pump {
         let ticks = Ticks::try_from(instant.duration_since(self.start).as_millis() / 100).unwrap_or(Ticks::MAX);
         Now { instant, wall, ticks }
     }
+}
+
+fn input(message: &EngineMessage) -> Message<'_> {
+    Message { connection: message.connection, sequence: message.sequence, payload: &message.payload }
 }
 
 /// Sleeps until an instant; for ever when there is none.

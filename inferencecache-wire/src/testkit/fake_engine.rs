@@ -74,6 +74,7 @@ impl Default for EngineOptions {
 
 enum Command {
     Publish(Frame, SyncSender<zmq::Result<()>>),
+    Lose(Frame, SyncSender<zmq::Result<()>>),
     Restart(SyncSender<zmq::Result<()>>),
 }
 
@@ -165,6 +166,19 @@ impl FakeEngine {
         Ok(sequence)
     }
 
+    /// Gives a batch the next number, which is returned, and keeps it for replay, but does not send it: it was lost on the
+    /// way.
+    ///
+    /// # Errors
+    ///
+    /// When the engine has ended.
+    pub fn lose(&mut self, topic: &[u8], payload: &[u8]) -> io::Result<u64> {
+        let frame = Frame { topic: topic.to_vec(), sequence: self.sequence, payload: payload.to_vec() };
+        self.command(|done| Command::Lose(frame, done))?;
+        self.sequence += 1;
+        Ok(self.sequence - 1)
+    }
+
     /// Leaves out numbers, as if messages had been lost.
     pub fn skip(&mut self, numbers: u64) {
         self.sequence += numbers;
@@ -233,6 +247,10 @@ impl Sockets {
                 Ok(Command::Publish(frame, done)) => {
                     let _ = done.send(self.publish(frame));
                 }
+                Ok(Command::Lose(frame, done)) => {
+                    self.keep(frame);
+                    let _ = done.send(Ok(()));
+                }
                 Ok(Command::Restart(done)) => {
                     let _ = done.send(self.restart());
                 }
@@ -247,11 +265,15 @@ impl Sockets {
     fn publish(&mut self, frame: Frame) -> zmq::Result<()> {
         let parts = [frame.topic.clone(), frame.sequence.to_be_bytes().to_vec(), frame.payload.clone()];
         self.publisher.send_multipart(parts, 0)?;
+        self.keep(frame);
+        Ok(())
+    }
+
+    fn keep(&mut self, frame: Frame) {
         self.buffer.push_back(frame);
         while self.buffer.len() > self.options.buffer {
             self.buffer.pop_front();
         }
-        Ok(())
     }
 
     fn restart(&mut self) -> zmq::Result<()> {
@@ -347,6 +369,8 @@ fn publisher(context: &zmq::Context, publish: &Publish) -> zmq::Result<(zmq::Soc
 fn listen(context: &zmq::Context, kind: zmq::SocketType, endpoint: &str) -> zmq::Result<(zmq::Socket, String)> {
     let socket = context.socket(kind)?;
     socket.set_linger(LINGER_MS)?;
+    socket.set_sndhwm(100_000)?;
+    socket.set_ipv6(endpoint.contains('['))?;
     socket.bind(endpoint)?;
     let bound = socket.get_last_endpoint()?.unwrap_or_else(|_| endpoint.to_owned());
     Ok((socket, bound))

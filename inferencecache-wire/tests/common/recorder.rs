@@ -221,7 +221,7 @@ impl Drop for Recorder {
 }
 
 /// Waits until `ready` holds, for at most 20 s.
-pub(crate) async fn eventually(what: &str, ready: impl Fn() -> bool) {
+pub(crate) async fn eventually(what: &str, mut ready: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !ready() {
         assert!(Instant::now() < deadline, "in vain: {what}");

@@ -211,6 +211,10 @@ impl Blocks {
 
     // === one block ===
 
+    pub(super) fn hash(&self, id: BlockId) -> BlockHash<'_> {
+        self.hash_of(&self.slots[id.0 as usize])
+    }
+
     pub(super) fn home(&self, id: BlockId) -> Home {
         self.slots[id.0 as usize].home
     }

@@ -21,6 +21,7 @@
 mod adapters;
 mod blocks;
 mod delivery;
+mod departed;
 mod pairs;
 mod places;
 mod removed;
@@ -45,6 +46,9 @@ use crate::kvevents::EngineEvent;
 
 /// Ids of adapters that were warned about, at most; further ones are dropped silently.
 const MAX_WARNED: usize = 1024;
+
+/// Evictions that the clear of one stream among several becomes at most.
+const MAX_WITHDRAWN: usize = 4096;
 
 /// One thing that is held, as the server is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,6 +150,8 @@ pub struct Tally {
     pub unknown_removals: u64,
     /// Forgotten because of the bound.
     pub map_evictions: u64,
+    /// Losses that only a parent nobody had announced gave away. Not blocks.
+    pub unnumbered_losses: u64,
 }
 
 /// What one engine replica holds.
@@ -187,7 +193,8 @@ impl BlockMap {
 
     /// Says that every event of the stream so far is known, so that a parent never seen marks the start of a prompt.
     pub fn set_fresh(&mut self, stream: StreamId, fresh: bool) {
-        self.streams.get_mut(stream).fresh = fresh;
+        let state = self.streams.get_mut(stream);
+        (state.fresh, state.complete) = (fresh, fresh);
     }
 
     /// Applies one event and appends what follows from it.
@@ -202,29 +209,47 @@ impl BlockMap {
 
     /// An event of the stream could not be read: from now on something may be missing.
     pub fn malformed(&mut self, stream: StreamId) {
-        self.streams.get_mut(stream).fresh = false;
+        let state = self.streams.get_mut(stream);
+        (state.fresh, state.complete) = (false, false);
     }
 
-    /// A whole batch of the connection was lost. Whatever was known before may have been removed by it: those blocks are
-    /// *unconfirmed* until they are stored again.
+    /// The stream of a publisher that was heard before.
+    #[must_use]
+    pub fn known_stream(&self, connection: u16, rank: Option<i64>) -> Option<StreamId> {
+        self.streams.find(connection, rank)
+    }
+
+    /// A whole batch of the connection was lost, of whichever stream: see [`unconfirm`](Self::unconfirm).
     pub fn lost_batch(&mut self, connection: u16) {
         for stream in self.streams.of_connection(connection) {
-            let state = self.streams.get_mut(stream);
-            state.fresh = false;
-            if !std::mem::take(&mut state.confirmed) {
-                continue;
-            }
-            state.epoch = state.epoch.wrapping_add(1);
-            if state.epoch == 0 {
-                // So rare that walking all blocks is cheaper than a wider number in each of them.
-                state.epoch = 1;
-                let mut from = 0;
-                while let Some((id, next)) = self.blocks.of_stream(stream.0, from) {
-                    self.blocks.set_epoch(id, 0);
-                    from = next;
-                }
+            self.unconfirm(stream);
+        }
+    }
+
+    /// Something of the stream was lost. Whatever was known before may have been removed by it: those blocks are
+    /// *unconfirmed* until they are stored again.
+    pub fn unconfirm(&mut self, stream: StreamId) {
+        let state = self.streams.get_mut(stream);
+        (state.fresh, state.complete) = (false, false);
+        if !std::mem::take(&mut state.confirmed) {
+            return;
+        }
+        state.epoch = state.epoch.wrapping_add(1);
+        if state.epoch == 0 {
+            // So rare that walking all blocks is cheaper than a wider number in each of them.
+            state.epoch = 1;
+            let mut from = 0;
+            while let Some((id, next)) = self.blocks.of_stream(stream.0, from) {
+                self.blocks.set_epoch(id, 0);
+                from = next;
             }
         }
+    }
+
+    /// The publisher of the stream is another one: nothing of what it held is left.
+    pub fn forget(&mut self, stream: StreamId, out: &mut Outcome) {
+        self.streams.get_mut(stream).renew();
+        self.cleared(stream, &mut out.ops);
     }
 
     /// Counts since the start.
@@ -277,24 +302,45 @@ impl BlockMap {
         })
     }
 
-    /// Emits the withdrawal of the blocks of one stream, or a clear when no other stream has any.
+    /// Takes all blocks of one stream out. When no other stream has any, that is a clear. Otherwise what no other stream
+    /// holds is withdrawn; when that is much, by a clear after which the rest is reported again.
     fn cleared(&mut self, stream: StreamId, ops: &mut Vec<Op>) {
-        if self.streams.others_have_blocks(stream) {
-            let (mut from, mut cooler) = (0, Vec::new());
-            while let Some((id, next)) = self.blocks.of_stream(stream.0, from) {
-                from = next;
-                if let Some(pair) = self.blocks.pair(id) {
-                    self.withdraw(id, pair, &mut cooler, ops);
-                }
-                self.drop_block(id);
-            }
-            self.flush_cooler(cooler, ops);
+        self.note_departures(stream);
+        if !self.streams.others_have_blocks(stream) {
+            self.blocks.clear();
+            self.pairs.clear();
+            self.streams.get_mut(stream).blocks = 0;
+            ops.push(Op::Clear);
             return;
         }
-        self.blocks.clear();
-        self.pairs.clear();
-        self.streams.get_mut(stream).blocks = 0;
+        let (mut from, mut cooler, mut withdrawn) = (0, Vec::new(), Vec::new());
+        while let Some((id, next)) = self.blocks.of_stream(stream.0, from) {
+            from = next;
+            if let Some(pair) = self.blocks.pair(id) {
+                self.withdraw(id, pair, &mut cooler, &mut withdrawn);
+            }
+            self.drop_block(id);
+        }
+        if withdrawn.len() <= MAX_WITHDRAWN {
+            ops.append(&mut withdrawn);
+            return self.flush_cooler(cooler, ops);
+        }
+        self.wiped.clear();
         ops.push(Op::Clear);
+        ops.extend(self.all_held().into_iter().map(|report| Op::Add { report, again: true }));
+    }
+
+    /// Remembers the blocks of a stream as departed.
+    fn note_departures(&mut self, stream: StreamId) {
+        if !self.streams.get(stream).complete {
+            return;
+        }
+        let mut from = 0;
+        while let Some((id, next)) = self.blocks.of_stream(stream.0, from) {
+            from = next;
+            let group = self.blocks.home(id).group;
+            self.streams.get_mut(stream).note_departure(group, self.blocks.hash(id));
+        }
     }
 
     /// Takes all copies of an indexed block out of its pair and leaves the block without one. Evictions go to `ops`,
@@ -344,6 +390,8 @@ impl BlockMap {
                 }
                 self.pairs.remove_block(pair);
             }
+            // What continues it later will seem to continue nothing.
+            self.streams.get_mut(StreamId(self.blocks.home(id).stream)).complete = false;
             self.drop_block(id);
             self.tally.map_evictions += 1;
         }

@@ -18,6 +18,9 @@ impl BlockMap {
         for hash in event.hashes.iter() {
             // A count that does not fit has lost its meaning long before.
             let left = remaining.as_mut().and_then(Iterator::next).map(|left| u16::try_from(left).unwrap_or(u16::MAX));
+            if let Some((group, _)) = group {
+                self.streams.get_mut(stream).note_departure(group, hash);
+            }
             let found = group.and_then(|(group, _)| self.blocks.find(Home { stream: stream.0, group }, hash));
             let Some(id) = found else {
                 self.count_unknown(group.is_none_or(|(_, indexable)| indexable));

@@ -151,7 +151,13 @@ impl BlockMap {
                 stream.learn_root(parent);
                 Some(Prefix::EMPTY)
             }
-            UnknownParent::Drop => None,
+            UnknownParent::Drop => {
+                if origin.tier == Tier::T1 && stream.proves_loss(origin.home.group, parent, origin.block_size) {
+                    self.tally.unnumbered_losses += 1;
+                    self.unconfirm(StreamId(origin.home.stream));
+                }
+                None
+            }
         }
     }
 
@@ -211,6 +217,9 @@ impl BlockMap {
         self.pairs.add_block(pair);
         self.blocks.set_pair(id, Some(pair));
         self.blocks.set_block_size(id, origin.block_size);
+        if origin.tier == Tier::T1 {
+            self.streams.get_mut(StreamId(origin.home.stream)).note_size(origin.home.group, origin.block_size);
+        }
         self.blocks.add_copies(id, origin.place, copies);
         self.pairs.add_copy(pair, origin.tier);
         self.confirm(id);

@@ -1,5 +1,6 @@
 //! What is remembered about each publisher.
 
+use super::departed::Departed;
 use super::places::Place;
 use crate::kvevents::BlockHash;
 
@@ -12,6 +13,11 @@ impl StreamId {
     #[must_use]
     pub fn index(self) -> usize {
         usize::from(self.0)
+    }
+
+    /// Every stream that there can be, in order of appearance.
+    pub(in crate::subscriber) fn all() -> impl Iterator<Item = Self> {
+        (0..=u8::MAX).map(Self)
     }
 }
 
@@ -29,6 +35,8 @@ const ROOTS: [u64; 2] = [0, 5_740_354_900_026_072_187];
 struct Group {
     index: i64,
     indexable: bool,
+    /// Tokens of its full blocks; 0 before the first.
+    size: u32,
 }
 
 #[derive(Debug)]
@@ -43,6 +51,8 @@ pub(super) struct Stream {
     rank: Option<i64>,
     /// No event of the stream was missed and no block was stored yet.
     pub(super) fresh: bool,
+    /// No event of the stream was missed since its beginning.
+    pub(super) complete: bool,
     /// The stream tells where copies are, so that nothing need be guessed.
     pub(super) names_tiers: bool,
     /// A block was confirmed in this epoch.
@@ -53,9 +63,36 @@ pub(super) struct Stream {
     pub(super) blocks: usize,
     groups: Vec<Group>,
     roots: Vec<Root>,
+    departed: Departed,
 }
 
 impl Stream {
+    /// Another publisher speaks from now on. Root markers stay.
+    pub(super) fn renew(&mut self) {
+        (self.fresh, self.complete, self.confirmed) = (false, false, false);
+        self.departed = Departed::default();
+    }
+
+    /// A block of this size was stored in device memory.
+    pub(super) fn note_size(&mut self, group: u8, size: u32) {
+        if let Some(group) = self.groups.get_mut(usize::from(group)) {
+            group.size = group.size.max(size);
+        }
+    }
+
+    /// A block has left, or was said to leave.
+    pub(super) fn note_departure(&mut self, group: u8, hash: BlockHash<'_>) {
+        if self.complete {
+            self.departed.note(group, hash);
+        }
+    }
+
+    /// Whether a store that continues a block that is not known proves that a batch was lost before it was numbered.
+    pub(super) fn proves_loss(&self, group: u8, parent: BlockHash<'_>, size: u32) -> bool {
+        let full = self.groups.get(usize::from(group)).is_some_and(|group| group.size > 0 && size >= group.size);
+        self.complete && full && !self.departed.contains(group, parent)
+    }
+
     /// The group of a store, by its index and kind, and whether it is indexed. `wanted` overrides the kind.
     pub(super) fn group_of_store(&mut self, index: Option<i64>, kind: Option<&str>, wanted: Option<i64>) -> Option<u8> {
         let index = index.unwrap_or(0);
@@ -67,7 +104,7 @@ impl Stream {
         let position = match self.groups.iter().position(|group| group.index == index) {
             Some(position) => position,
             None if self.groups.len() < MAX_GROUPS => {
-                self.groups.push(Group { index, indexable: true });
+                self.groups.push(Group { index, indexable: true, size: 0 });
                 self.groups.len() - 1
             }
             None => return None,
@@ -136,6 +173,11 @@ impl Streams {
         (StreamId(u8::try_from(position).unwrap_or(u8::MAX)), new)
     }
 
+    pub(super) fn find(&self, connection: u16, rank: Option<i64>) -> Option<StreamId> {
+        let mut streams = StreamId::all().zip(&self.streams);
+        streams.find(|(_, stream)| stream.connection == connection && stream.rank == rank).map(|(id, _)| id)
+    }
+
     pub(super) fn get(&self, id: StreamId) -> &Stream {
         &self.streams[id.index()]
     }
@@ -145,10 +187,10 @@ impl Streams {
     }
 
     pub(super) fn of_connection(&self, connection: u16) -> impl Iterator<Item = StreamId> + use<> {
-        let ids: Vec<StreamId> = (0..=u8::MAX)
+        let ids: Vec<StreamId> = StreamId::all()
             .zip(&self.streams)
             .filter(|(_, stream)| stream.connection == connection)
-            .map(|(id, _)| StreamId(id))
+            .map(|(id, _)| id)
             .collect();
         ids.into_iter()
     }

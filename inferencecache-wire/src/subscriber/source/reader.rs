@@ -1,218 +1,105 @@
-//! Where messages of the engine come from.
-//!
-//! ```text
-//! engine ══ZMQ══> own thread: SUB socket and its monitor ──bounded by bytes──> receive task
-//! ```
-//!
-//! The thread does nothing but read: whatever happens further on, the engine's queue is emptied. When the receive task
-//! falls 16 MiB behind, the newest messages are dropped and counted, as a gap.
+//! The thread that reads one publisher.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::mpsc;
 
-use super::endpoint::{Side, side, wants_ipv6};
+use super::monitor::{
+    CONNECT_DELAYED, CONNECT_RETRIED, DISCONNECTED, FAILED_AUTH, FAILED_NO_DETAIL, FAILED_PROTOCOL,
+    HANDSHAKE_SUCCEEDED, Monitor,
+};
+use super::{EngineMessage, MAX_MESSAGE_BYTES, MAX_WAITING_BYTES, SourceEvent, cost};
+use crate::subscriber::endpoint::{Side, refuses, side, wants_ipv6};
 
-/// Bytes that may wait between the socket and the receive task.
-pub const MAX_WAITING_BYTES: usize = 16 << 20;
-/// Largest message part; a peer that sends a larger one is disconnected.
-pub const MAX_MESSAGE_BYTES: i64 = 16 << 20;
-/// What a waiting message is taken to cost beside its payload.
-const MESSAGE_OVERHEAD: usize = 64;
-
-/// How often a silent peer is asked for a sign of life, and how long it may take.
-const HEARTBEAT: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(30));
 /// Longest wait between attempts to reach the engine.
 const MAX_BACKOFF: Duration = Duration::from_secs(5);
 /// How long the thread waits for news before it looks whether it should end.
 const POLL: Duration = Duration::from_millis(100);
 /// How long a dialling socket may say nothing of its next attempt after a loss before it is replaced.
 const SILENCE: Duration = Duration::from_secs(1);
+/// An attempt that takes longer was not refused.
+const REFUSAL: Duration = Duration::from_secs(1);
 /// Messages read in a row before the monitor is looked at again.
 const BURST: usize = 1000;
 
-/// One message of the engine.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EngineMessage {
-    /// Which connection it came over; 0 is the first rank.
-    pub connection: u16,
-    /// Its number, when the message carries one.
-    pub sequence: Option<u64>,
-    /// The encoded batch.
-    pub payload: Vec<u8>,
-    /// When it was read.
-    pub received: SystemTime,
-}
-
-/// What happens on a connection.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SourceEvent {
-    /// We have subscribed: at a publisher that is there, or, when we listen, at any that may come.
-    Subscribed {
-        /// Which connection.
-        connection: u16,
-        /// The endpoint, with the real port when the system chose it.
-        endpoint: String,
-    },
-    /// A publisher is there.
-    Connected {
-        /// Which connection.
-        connection: u16,
-    },
-    /// A publisher that was there is gone.
-    Lost {
-        /// Which connection.
-        connection: u16,
-    },
-    /// An attempt failed; another one follows.
-    Failed {
-        /// Which connection.
-        connection: u16,
-        /// Whether a subscription stood before.
-        receiving: bool,
-        /// The system's words.
-        error: String,
-    },
-    /// A message.
-    Message(EngineMessage),
-    /// Messages were dropped because the receiver is too far behind; it stands where they would have.
-    Dropped {
-        /// Which connection.
-        connection: u16,
-        /// How many.
-        messages: u64,
-    },
-}
-
-/// A source of engine messages. Implement it for an engine that does not publish over ZMQ.
-///
-/// *Callers may assume* that [`next`](Self::next) can be dropped and called again without losing anything. *Implementers
-/// must* reconnect by themselves and for ever, must bound what waits, and must say [`Dropped`](SourceEvent::Dropped) when
-/// the bound bites. Called by the receive task alone.
-pub trait EventSource: Send + 'static {
-    /// The next event; `None` after [`stop`](Self::stop), once everything that waits was taken.
-    fn next(&mut self) -> Pin<Box<dyn Future<Output = Option<SourceEvent>> + Send + '_>>;
-
-    /// The next event if one waits.
-    fn try_next(&mut self) -> Option<SourceEvent>;
-
-    /// Stops to receive. What waits can still be taken.
-    fn stop(&mut self);
-}
-
-/// How a [`ZmqSource`] receives.
+/// How a [`ZmqSource`](super::ZmqSource) receives from one publisher.
 #[derive(Debug, Clone)]
 pub struct ZmqOptions {
-    /// Number of this connection.
+    /// Number of this connection. Default 0.
     pub connection: u16,
     /// ZMQ endpoint; see [`side`].
     pub endpoint: String,
-    /// Topic prefix; empty takes all.
+    /// Where missed batches are asked for; always dialled. Default nowhere.
+    pub replay: Option<String>,
+    /// Topic prefix; empty takes all. Default empty.
     pub topic: String,
-    /// Messages that libzmq queues.
+    /// Messages that libzmq queues. Default 100000.
     pub rcvhwm: i32,
-    /// First wait after a failure; doubles up to 5 s.
+    /// First wait after a failure; doubles up to 5 s. Default 1 s.
     pub backoff: Duration,
+    /// How often a silent peer is asked for a sign of life, and how long it may take. Default 10 s and 30 s.
+    pub heartbeat: (Duration, Duration),
 }
 
-/// A libzmq SUB socket on its own thread.
-#[derive(Debug)]
-pub struct ZmqSource {
-    events: mpsc::UnboundedReceiver<SourceEvent>,
-    waiting: Arc<AtomicUsize>,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl ZmqSource {
-    /// Starts to receive. Never waits for the engine.
-    ///
-    /// # Errors
-    ///
-    /// When the system gives us no thread.
-    pub fn start(options: ZmqOptions) -> std::io::Result<Self> {
-        let (sender, events) = mpsc::unbounded_channel();
-        let (waiting, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
-        let reader = Reader {
-            sender,
-            waiting: Arc::clone(&waiting),
-            stop: Arc::clone(&stop),
-            options,
-            dropped: 0,
-            draws: 0,
-            backoff: Duration::ZERO,
-        };
-        let thread = std::thread::Builder::new().name("kvevents".to_owned()).spawn(move || reader.run())?;
-        Ok(Self { events, waiting, stop, thread: Some(thread) })
-    }
-
-    fn taken(&self, event: Option<SourceEvent>) -> Option<SourceEvent> {
-        if let Some(SourceEvent::Message(message)) = &event {
-            self.waiting.fetch_sub(cost(message), Ordering::Relaxed);
-        }
-        event
-    }
-}
-
-impl EventSource for ZmqSource {
-    fn next(&mut self) -> Pin<Box<dyn Future<Output = Option<SourceEvent>> + Send + '_>> {
-        Box::pin(async {
-            let event = self.events.recv().await;
-            self.taken(event)
-        })
-    }
-
-    fn try_next(&mut self) -> Option<SourceEvent> {
-        let event = self.events.try_recv().ok();
-        self.taken(event)
-    }
-
-    fn stop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-    }
-}
-
-impl Drop for ZmqSource {
-    fn drop(&mut self) {
-        self.stop();
-        if let Some(thread) = self.thread.take() {
-            // It looks at the flag ten times a second; a panic there has already been reported.
-            let _ = thread.join();
+impl Default for ZmqOptions {
+    fn default() -> Self {
+        Self {
+            connection: 0,
+            endpoint: "tcp://127.0.0.1:5557".to_owned(),
+            replay: None,
+            topic: String::new(),
+            rcvhwm: 100_000,
+            backoff: Duration::from_secs(1),
+            heartbeat: (Duration::from_secs(10), Duration::from_secs(30)),
         }
     }
 }
 
-fn cost(message: &EngineMessage) -> usize {
-    message.payload.len() + MESSAGE_OVERHEAD
+/// What is known about the process behind a dialled endpoint.
+#[derive(Debug, Default)]
+struct Peer {
+    /// A connection stood, and has ended.
+    lost: bool,
+    /// Attempts that libzmq has announced since then.
+    attempts: u32,
+    /// When the last one began.
+    dialled: Option<Instant>,
 }
 
 /// The receiver is gone.
 struct Closed;
 
 /// Runs on the thread.
-struct Reader {
-    sender: mpsc::UnboundedSender<SourceEvent>,
+pub(super) struct Reader {
+    pub(super) sender: mpsc::UnboundedSender<SourceEvent>,
     /// Shared with the receiver: it subtracts what it takes. Only a bound, so relaxed.
-    waiting: Arc<AtomicUsize>,
-    stop: Arc<AtomicBool>,
-    options: ZmqOptions,
+    pub(super) waiting: Arc<AtomicUsize>,
+    pub(super) stop: Arc<AtomicBool>,
+    pub(super) options: ZmqOptions,
     dropped: u64,
     draws: u64,
     backoff: Duration,
+    peer: Peer,
 }
 
 impl Reader {
-    fn run(mut self) {
-        let context = zmq::Context::new();
-        self.backoff = self.options.backoff;
+    pub(super) fn new(
+        options: ZmqOptions,
+        sender: mpsc::UnboundedSender<SourceEvent>,
+        waiting: Arc<AtomicUsize>,
+        stop: Arc<AtomicBool>,
+    ) -> Self {
+        // Readers draw their waits apart.
+        let (backoff, draws) = (options.backoff, u64::from(options.connection) << 32);
+        Self { sender, waiting, stop, options, dropped: 0, draws, backoff, peer: Peer::default() }
+    }
+
+    pub(super) fn run(mut self, context: &zmq::Context) {
         let mut receiving = false;
         while !self.stopped() {
-            let failed = match self.session(&context, &mut receiving) {
+            let failed = match self.session(context, &mut receiving) {
                 Ok(()) => return,
                 Err(error) => error,
             };
@@ -290,19 +177,20 @@ impl Reader {
         socket.set_rcvhwm(self.options.rcvhwm)?;
         socket.set_maxmsgsize(MAX_MESSAGE_BYTES)?;
         socket.set_ipv6(wants_ipv6(&self.options.endpoint))?;
-        socket.set_heartbeat_ivl(ms(HEARTBEAT.0))?;
-        socket.set_heartbeat_timeout(ms(HEARTBEAT.1))?;
-        socket.set_heartbeat_ttl(ms(HEARTBEAT.1))?;
+        socket.set_heartbeat_ivl(ms(self.options.heartbeat.0))?;
+        socket.set_heartbeat_timeout(ms(self.options.heartbeat.1))?;
+        socket.set_heartbeat_ttl(ms(self.options.heartbeat.1))?;
         // libzmq dials again by itself, with a random share of the first wait on top of each.
         socket.set_reconnect_ivl(ms(self.options.backoff).max(1))?;
         socket.set_reconnect_ivl_max(ms(MAX_BACKOFF.max(self.options.backoff)))?;
         socket.set_subscribe(self.options.topic.as_bytes())
     }
 
-    fn connection_event(&self, event: u16, binding: bool, receiving: &mut bool) -> Result<(), Closed> {
+    fn connection_event(&mut self, event: u16, binding: bool, receiving: &mut bool) -> Result<(), Closed> {
         let connection = self.options.connection;
         match event {
             HANDSHAKE_SUCCEEDED => {
+                self.peer = Peer::default();
                 if !binding {
                     *receiving = true;
                     self.tell(SourceEvent::Subscribed { connection, endpoint: self.options.endpoint.clone() })?;
@@ -311,14 +199,32 @@ impl Reader {
             }
             DISCONNECTED => {
                 *receiving = binding;
+                self.peer = Peer { lost: !binding, ..Peer::default() };
                 self.tell(SourceEvent::Lost { connection })
             }
+            CONNECT_DELAYED => {
+                self.peer.dialled = Some(Instant::now());
+                Ok(())
+            }
             CONNECT_RETRIED => {
+                self.peer.attempts += 1;
+                if self.peer.lost && self.refused() {
+                    self.peer.lost = false;
+                    self.tell(SourceEvent::Gone { connection })?;
+                }
                 let error = "no connection; dialling again".to_owned();
                 self.tell(SourceEvent::Failed { connection, receiving: false, error })
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether the attempt that has just failed was refused. libzmq does not say why one failed, so we look ourselves: a
+    /// host that cannot be reached is no proof that the process has ended.
+    fn refused(&self) -> bool {
+        // The first announcement after a loss comes before the attempt.
+        let tried = self.peer.attempts > 1;
+        tried && self.peer.dialled.is_none_or(|at| at.elapsed() < REFUSAL) && refuses(&self.options.endpoint)
     }
 
     fn hand_over(&mut self, (sequence, payload): (Option<u64>, Vec<u8>)) -> Result<(), Closed> {
@@ -347,7 +253,7 @@ impl Reader {
 
     /// Waits before the next attempt, at most until we should stop.
     fn wait(&mut self) {
-        let until = Instant::now() + super::recovery::jittered(self.backoff, &mut self.draws);
+        let until = Instant::now() + crate::subscriber::recovery::jittered(self.backoff, &mut self.draws);
         self.backoff = (self.backoff * 2).min(MAX_BACKOFF.max(self.options.backoff));
         while !self.stopped() {
             let left = until.saturating_duration_since(Instant::now());
@@ -386,43 +292,5 @@ fn receive(socket: &zmq::Socket) -> zmq::Result<Option<(Option<u64>, Vec<u8>)>> 
             let sequence = number.filter(|_| parts >= 3);
             return Ok(Some((sequence, part.to_vec())));
         }
-    }
-}
-
-// The events that we ask libzmq for, as it encodes them.
-const HANDSHAKE_SUCCEEDED: u16 = zmq::SocketEvent::HANDSHAKE_SUCCEEDED as u16;
-const DISCONNECTED: u16 = zmq::SocketEvent::DISCONNECTED as u16;
-const CONNECT_RETRIED: u16 = zmq::SocketEvent::CONNECT_RETRIED as u16;
-const FAILED_NO_DETAIL: u16 = zmq::SocketEvent::HANDSHAKE_FAILED_NO_DETAIL as u16;
-const FAILED_PROTOCOL: u16 = zmq::SocketEvent::HANDSHAKE_FAILED_PROTOCOL as u16;
-const FAILED_AUTH: u16 = zmq::SocketEvent::HANDSHAKE_FAILED_AUTH as u16;
-const WATCHED: u16 =
-    HANDSHAKE_SUCCEEDED | DISCONNECTED | CONNECT_RETRIED | FAILED_NO_DETAIL | FAILED_PROTOCOL | FAILED_AUTH;
-
-/// What libzmq says about the connections of a socket.
-struct Monitor {
-    socket: zmq::Socket,
-}
-
-impl Monitor {
-    fn of(context: &zmq::Context, socket: &zmq::Socket) -> zmq::Result<Self> {
-        // One context per source, one monitor at a time: the name is free again once the former socket is closed.
-        static NAMES: AtomicUsize = AtomicUsize::new(0);
-        let name = format!("inproc://kvevents-monitor-{}", NAMES.fetch_add(1, Ordering::Relaxed));
-        socket.monitor(&name, i32::from(WATCHED))?;
-        let pair = context.socket(zmq::PAIR)?;
-        pair.set_linger(0)?;
-        pair.connect(&name)?;
-        Ok(Self { socket: pair })
-    }
-
-    fn next(&self) -> zmq::Result<Option<u16>> {
-        let parts = match self.socket.recv_multipart(zmq::DONTWAIT) {
-            Ok(parts) => parts,
-            Err(zmq::Error::EAGAIN | zmq::Error::EINTR) => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        // Two bytes of event in native order, then a value.
-        Ok(parts.first().and_then(|part| part.first_chunk::<2>()).map(|raw| u16::from_ne_bytes(*raw)))
     }
 }
