@@ -82,6 +82,8 @@ pub(crate) struct Plan {
     pub(crate) rate: u32,
     /// Every lost frame can be had again, and nothing makes the subscriber doubt: the index must equal the cache in the end.
     pub(crate) whole: bool,
+    /// The server forgets nothing by itself: what is wrong stays wrong unless it is withdrawn. Only where all is whole.
+    pub(crate) unforgetting: bool,
     pub(crate) acts: Vec<(Duration, Act)>,
 }
 
@@ -106,6 +108,7 @@ impl Plan {
             layout: if rng.random_ratio(2, 3) { "current" } else { "older" },
             rate: rng.random_range(30..100),
             whole,
+            unforgetting: whole && rng.random_ratio(1, 2),
             acts: Vec::new(),
         };
         plan.schedule(&mut rng, times);
@@ -113,9 +116,13 @@ impl Plan {
     }
 
     fn schedule(&mut self, rng: &mut SmallRng, times: Times) {
-        for victim in [Victim::Engine, Victim::Subscriber, Victim::Server] {
-            self.outages(rng, times, victim);
+        if rng.random_ratio(1, 5) {
+            self.quiet_restart(rng, times);
+        } else {
+            self.outages(rng, times, Victim::Engine);
+            self.outages(rng, times, Victim::Subscriber);
         }
+        self.outages(rng, times, Victim::Server);
         let mut at = Duration::ZERO;
         while at < times.faults {
             let act = match rng.random_range(0..10) {
@@ -137,6 +144,21 @@ impl Plan {
         let mut chance = |most: u32| if rng.random_ratio(1, 2) { rng.random_range(0..most) } else { 0 };
         let noise = Noise { drop: chance(300), duplicate: chance(200), delay: chance(200), ..Noise::default() };
         if self.whole { noise } else { Noise { lose_reply: chance(100), slow_reply: chance(300), ..noise } }
+    }
+
+    /// The engine is replaced while the subscriber cannot notice: it never meets a closed port, and by then the new engine may
+    /// have passed the number of the old one.
+    fn quiet_restart(&mut self, rng: &mut SmallRng, times: Times) {
+        let begin = times.faults.mul_f64(rng.random_range(0.05..0.4));
+        let frozen = times.faults.mul_f64(0.4).min(Duration::from_millis(900));
+        let (victim, clock) = (Victim::Engine, [0, 0, -3600, 3600][rng.random_range(0..4)]);
+        let moment = Duration::from_millis(10);
+        self.acts.extend([
+            (begin, Act::Freeze(Victim::Subscriber)),
+            (begin + moment, Act::Kill { victim, forwarder: false }),
+            (begin + 2 * moment, Act::Start { victim, clock }),
+            (begin + frozen, Act::Thaw(Victim::Subscriber)),
+        ]);
     }
 
     /// Times at which one process is dead or frozen, one after the other.
@@ -175,6 +197,7 @@ impl fmt::Display for Plan {
             (!self.adapters.is_empty(), "adapters"),
             (self.twice_every > 0, "copies"),
             (self.clear_every > 0, "clears"),
+            (self.unforgetting, "no TTL"),
         ] {
             if is {
                 write!(f, ", {word}")?;

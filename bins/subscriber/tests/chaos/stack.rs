@@ -12,6 +12,8 @@ use super::relay::Relay;
 /// Blocks that exist, and those that fit into an engine.
 pub(crate) const BLOCKS: usize = 300;
 const CAPACITY: usize = 120;
+/// Longer than any run.
+const UNFORGETTING: Duration = Duration::from_secs(3600);
 /// How long somebody is waited for who may be frozen.
 const SHORT: Duration = Duration::from_millis(200);
 
@@ -142,7 +144,7 @@ impl Stack {
 
     fn begin_server(&mut self) -> Result<(), String> {
         let ports = &self.ports;
-        let ttl = 2 * self.times.reannounce;
+        let ttl = if self.plan.unforgetting { UNFORGETTING } else { 2 * self.times.reannounce };
         let flags = [
             format!("--grpc-bind-address=127.0.0.1:{}", ports.grpc),
             format!("--http-bind-address=127.0.0.1:{}", ports.public),
