@@ -173,3 +173,10 @@ fn the_index_claims_only_what_the_engine_holds() {
     let times = Times { faults: Duration::from_secs(6), reannounce: Duration::from_secs(2) };
     run_all(&seeds.map(|seed| Plan::new(seed, times)).collect::<Vec<_>>(), times);
 }
+
+/// The strictest plans, in short: nothing heals by itself, so the index must be told everything.
+#[test]
+fn an_index_that_forgets_nothing_equals_the_cache_after_faults() {
+    let times = Times { faults: Duration::from_millis(1500), reannounce: Duration::from_millis(500) };
+    run_all(&Plan::strict(1, times).take(3).collect::<Vec<_>>(), times);
+}

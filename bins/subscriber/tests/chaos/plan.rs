@@ -115,6 +115,11 @@ impl Plan {
         plan
     }
 
+    /// The first plans after `seed` under which the index must equal the cache although nothing heals by itself.
+    pub(crate) fn strict(seed: u64, times: Times) -> impl Iterator<Item = Self> {
+        (seed..).map(move |seed| Self::new(seed, times)).filter(|plan| plan.unforgetting)
+    }
+
     fn schedule(&mut self, rng: &mut SmallRng, times: Times) {
         if rng.random_ratio(1, 5) {
             self.quiet_restart(rng, times);
