@@ -83,9 +83,14 @@ fn run(plan: &Plan, times: Times) -> Result<Outcome, String> {
 /// Waits until the claims are right, and sees whether they stay so for as long as `holds`.
 fn judged(judge: &Judge, held: &Claims, times: Times, whole: bool, holds: Duration) -> Result<Outcome, String> {
     let start = Instant::now();
+    if !whole {
+        // A replay that is not answered holds frames back, so a claim may still be made that only the TTL takes away.
+        std::thread::sleep(2 * times.reannounce);
+    }
     // Two periods, and the TTL, which is as long: a wrong entry may have been repeated just before the subscriber knew.
-    let clean_after = Some(until(judge, held, 4 * times.reannounce, Difference::is_clean)?);
-    let equal_after = if whole { Some(until(judge, held, CATCHING_UP, Difference::is_none)?) } else { None };
+    let clean_after = Some(until(judge, held, start + 4 * times.reannounce, Difference::is_clean)? - start);
+    let exact = || until(judge, held, Instant::now() + CATCHING_UP, Difference::is_none);
+    let equal_after = if whole { Some(exact()? - start) } else { None };
     let since = Instant::now();
     while since.elapsed() < holds {
         std::thread::sleep(LOOK);
@@ -97,15 +102,15 @@ fn judged(judge: &Judge, held: &Claims, times: Times, whole: bool, holds: Durati
     Ok(Outcome { held: held.len(), clean_after, equal_after })
 }
 
-fn until(judge: &Judge, held: &Claims, limit: Duration, right: fn(&Difference) -> bool) -> Result<Duration, String> {
-    let start = Instant::now();
+/// When it was right.
+fn until(judge: &Judge, held: &Claims, deadline: Instant, right: fn(&Difference) -> bool) -> Result<Instant, String> {
     loop {
         let difference = judge.compare(held)?;
         if right(&difference) {
-            return Ok(start.elapsed());
+            return Ok(Instant::now());
         }
-        if start.elapsed() > limit {
-            return Err(format!("after {:?}: {}", start.elapsed(), tell(&difference)));
+        if Instant::now() > deadline {
+            return Err(format!("not right in time: {}", tell(&difference)));
         }
         std::thread::sleep(LOOK);
     }
