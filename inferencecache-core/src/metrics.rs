@@ -32,6 +32,10 @@ pub trait MetricsSink: Send + Sync + fmt::Debug + 'static {
     fn add_tenant_evictions(&self, tenant: &str, prefixes: u64);
     /// Storage entries evicted.
     fn add_index_evictions(&self, algorithm: Eviction, cause: EvictionCause, entries: u64);
+    /// Whether nobody listens: then an index may leave the calls out. Asked once.
+    fn is_silent(&self) -> bool {
+        false
+    }
 }
 
 /// The sink that is silent.
@@ -42,4 +46,7 @@ impl MetricsSink for NoMetrics {
     fn set_index_entries(&self, _model: &str, _entries: u64) {}
     fn add_tenant_evictions(&self, _tenant: &str, _prefixes: u64) {}
     fn add_index_evictions(&self, _algorithm: Eviction, _cause: EvictionCause, _entries: u64) {}
+    fn is_silent(&self) -> bool {
+        true
+    }
 }

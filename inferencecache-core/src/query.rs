@@ -168,7 +168,7 @@ impl Lookup {
     /// Forgets the answer, keeps the memory.
     pub fn clear(&mut self) {
         self.strategy = Strategy::None;
-        self.rows.clear();
+        self.scratch.take_back(&mut self.rows);
         self.captures.clear();
         self.target = None;
     }

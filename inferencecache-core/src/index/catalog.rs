@@ -149,12 +149,15 @@ impl Catalog {
     }
 
     pub(super) fn count(&self, reserved: bool, holds: i64, keys: i64) {
-        // Counters: Relaxed, two's complement; only the writer changes them.
-        self.total.fetch_add(holds as u64, Ordering::Relaxed);
+        // Counters: Relaxed; only the holder of the writer's lock changes them, so nothing comes between load and store.
+        let add = |counter: &AtomicU64, change: i64| {
+            counter.store(counter.load(Ordering::Relaxed).wrapping_add_signed(change), Ordering::Relaxed);
+        };
+        add(&self.total, holds);
         if reserved {
-            self.reserved.fetch_add(holds as u64, Ordering::Relaxed);
+            add(&self.reserved, holds);
         } else {
-            self.real_keys.fetch_add(keys as u64, Ordering::Relaxed);
+            add(&self.real_keys, keys);
         }
     }
 }

@@ -48,7 +48,7 @@ impl Index {
             .and_then(|member| member.replica.stats());
         if let Some(row) = row {
             let row = StatRow { last_seen: seen, ..row };
-            writer.set_stats(event.tenant, event.model, event.replica, Some(row));
+            writer.set_stats(&self.ground, event.tenant, event.model, event.replica, Some(row));
         }
     }
 
@@ -63,7 +63,7 @@ impl Index {
                 cleared.push((pid, slot, ledger.shared.clone()));
             }
         }
-        writer.set_stats(event.tenant, event.model, event.replica, None);
+        writer.set_stats(&self.ground, event.tenant, event.model, event.replica, None);
         let mut gone = Gone::default();
         for (pid, slot, shared) in cleared {
             // Between slices the partition may have gone with its last entry, and its number be another's.

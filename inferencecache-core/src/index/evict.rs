@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::index::Index;
 use crate::index::ledger::Gone;
@@ -20,6 +21,9 @@ const SLICE: u32 = 256;
 impl Index {
     /// Removes the tenant's oldest prefixes, with all their holders, until it holds no more than its budget.
     pub(super) fn enforce_quota(&self, tenant: &str, budget: Option<u64>, report: &mut Report) {
+        if budget.is_none() && self.ground.aged.load(Ordering::Relaxed) == 0 {
+            return;
+        }
         let mut gone = Gone::default();
         loop {
             let mut writer = self.writer.lock();
@@ -143,7 +147,7 @@ impl Index {
                 for row in expired {
                     // Unless it has been reported meanwhile.
                     if writer.stat_order.contains(row) {
-                        writer.set_stats(&row.tenant, &row.model, &row.replica, None);
+                        writer.set_stats(&self.ground, &row.tenant, &row.model, &row.replica, None);
                     }
                 }
             }

@@ -26,8 +26,8 @@ impl Index {
         if update.scheme.is_empty() {
             dropped.no_scheme = u32::try_from(update.entries.len()).unwrap_or(u32::MAX);
         } else {
-            let adapters = adapters(update, &mut dropped);
-            for adapter in adapters {
+            let (first, others) = adapters(update, &mut dropped);
+            for adapter in first.into_iter().chain(others) {
                 self.store(update, adapter, seen, &mut report);
             }
         }
@@ -66,23 +66,23 @@ impl Index {
         let mut writer = self.writer.lock();
         writer.member(&self.ground, update.tenant, update.model, update.replica);
         let row = StatRow { stats, last_seen: seen, reported: seen };
-        writer.set_stats(update.tenant, update.model, update.replica, Some(row));
+        writer.set_stats(&self.ground, update.tenant, update.model, update.replica, Some(row));
         while self.options.max_stats > 0 && writer.real_stats > self.options.max_stats {
             let Some(oldest) = writer.stat_order.first().cloned() else { break };
-            writer.set_stats(&oldest.tenant, &oldest.model, &oldest.replica, None);
+            writer.set_stats(&self.ground, &oldest.tenant, &oldest.model, &oldest.replica, None);
         }
     }
 }
 
 /// The partitions that an update's good entries go to, in order of first appearance; the others are counted.
-fn adapters<'a>(update: &Update<'a>, dropped: &mut Dropped) -> Vec<&'a str> {
-    let mut adapters: Vec<&str> = Vec::new();
+fn adapters<'a>(update: &Update<'a>, dropped: &mut Dropped) -> (Option<&'a str>, Vec<&'a str>) {
+    let (mut first, mut others) = (None, Vec::new());
     for entry in update.entries {
         let refused = match fault(entry) {
             None => {
                 let adapter = adapter_of(update, entry);
-                if adapters.last() != Some(&adapter) && !adapters.contains(&adapter) {
-                    adapters.push(adapter);
+                if *first.get_or_insert(adapter) != adapter && !others.contains(&adapter) {
+                    others.push(adapter);
                 }
                 continue;
             }
@@ -92,7 +92,7 @@ fn adapters<'a>(update: &Update<'a>, dropped: &mut Dropped) -> Vec<&'a str> {
         };
         *refused += 1;
     }
-    adapters
+    (first, others)
 }
 
 fn adapter_of<'a>(update: &Update<'a>, entry: &Entry<'a>) -> &'a str {

@@ -14,13 +14,17 @@
 
 use std::sync::Arc;
 
+use arc_swap::Guard;
+use parking_lot::MutexGuard;
+
 use crate::index::Index;
 use crate::index::arena::NIL;
-use crate::index::page::{Found, Layout, Record};
+use crate::index::page::{Found, Layout, POSITIONS, Record};
 use crate::index::partition::Partition;
-use crate::index::replicas::Replica;
+use crate::index::replicas::NameTable;
 use crate::index::store::{bits, generation_of};
-use crate::index::table::{Conflict, Miss};
+use crate::index::table::{Conflict, Miss, Word};
+use crate::index::writer::Writer;
 use crate::query::{Capture, HashList, Lookup, Query, Row, Strategy};
 use crate::rank::{freshness, is_fresh, row_order};
 use crate::resolve::Eviction;
@@ -42,8 +46,6 @@ struct Run {
     over: bool,
     /// Where its captures say it is.
     capture: u32,
-    score: f32,
-    replica: Option<Arc<Replica>>,
     stretch: Stretch,
 }
 
@@ -77,6 +79,45 @@ pub struct Scratch {
     run_of: Vec<u32>,
     /// Matched tokens of all rows, descending.
     matched: Vec<i32>,
+    line: Vec<Standing>,
+    /// Slot → the id that the last answer had for it, and the slots of that answer's rows.
+    ids: Vec<Option<Arc<str>>>,
+    id_slots: Vec<u32>,
+}
+
+/// A run's place in the ranking.
+#[derive(Debug)]
+struct Standing {
+    /// Sorts as (score descending, replica id ascending).
+    key: u64,
+    run: u32,
+    score: f32,
+    fresh: f32,
+}
+
+/// A number that sorts against the total order of floats.
+fn descending(score: f32) -> u32 {
+    let bits = score.to_bits();
+    // Ascending: negative ones turned over, positive ones above them.
+    let ascending = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
+    !ascending
+}
+
+impl Scratch {
+    /// Takes the rows of the last answer back, for their ids.
+    pub(crate) fn take_back(&mut self, rows: &mut Vec<Row>) {
+        let Self { ids, id_slots, .. } = self;
+        if rows.len() == id_slots.len() {
+            for (row, slot) in rows.drain(..).zip(id_slots.drain(..)) {
+                if ids.len() <= slot as usize {
+                    ids.resize(slot as usize + 1, None);
+                }
+                ids[slot as usize] = Some(row.replica);
+            }
+        }
+        rows.clear();
+        id_slots.clear();
+    }
 }
 
 /// What stays the same over the attempts of one lookup.
@@ -101,36 +142,39 @@ impl Index {
             capture: self.ground.resolvers.eviction(query.tenant) == Eviction::Lfu,
         };
         self.ground.catalog.with_partition((query.tenant, query.model, query.scheme, query.adapter), |partition| {
-            self.read(&ask, partition, out);
-            self.rank(&ask, partition, out);
+            if let Some(names) = self.read(&ask, partition, out) {
+                self.rank(&ask, partition, &names, out);
+            }
         });
         if !out.rows.is_empty() {
             out.strategy = Strategy::PrefixMatch;
         }
     }
 
-    fn read(&self, ask: &Ask<'_>, partition: &Arc<Partition>, out: &mut Lookup) {
+    /// Fills the scratch with the runs of one consistent reading; the names are those of that reading.
+    fn read(&self, ask: &Ask<'_>, partition: &Arc<Partition>, out: &mut Lookup) -> Option<Guard<Arc<NameTable>>> {
         for attempt in 0..ATTEMPTS {
-            if ask.attempt(partition, out).is_ok() {
-                if !std::mem::take(&mut out.scratch.uncounted) {
-                    return;
+            if let Ok(names) = ask.attempt(partition, out) {
+                if !out.scratch.uncounted {
+                    return Some(names);
                 }
-                self.count(ask, partition, &out.scratch.reads);
+                Self::count(&mut self.writer.lock(), ask, partition, &out.scratch.reads);
                 continue;
             }
             if attempt % 16 == 15 { std::thread::yield_now() } else { std::hint::spin_loop() }
         }
-        let _undisturbed = self.writer.lock();
-        if ask.attempt(partition, out).is_err() {
-            out.scratch.runs.clear();
-            out.captures.clear();
+        let mut undisturbed = self.writer.lock();
+        let mut names = ask.attempt(partition, out).ok()?;
+        if out.scratch.uncounted {
+            Self::count(&mut undisturbed, ask, partition, &out.scratch.reads);
+            names = ask.attempt(partition, out).ok()?;
         }
+        Some(names)
     }
 
     /// Gives pages the counters they lack, because they are older than the wish to count.
-    fn count(&self, ask: &Ask<'_>, partition: &Arc<Partition>, pages: &[(u32, u64)]) {
+    fn count(writer: &mut MutexGuard<'_, Writer>, ask: &Ask<'_>, partition: &Arc<Partition>, pages: &[(u32, u64)]) {
         let Query { tenant, model, scheme, adapter, .. } = *ask.query;
-        let mut writer = self.writer.lock();
         if let Some(ledger) = writer.ledger_of((tenant, model, scheme, adapter), partition) {
             pages.iter().for_each(|&(page, _)| ledger.count_page(page));
             ledger.commit();
@@ -138,52 +182,56 @@ impl Index {
     }
 
     /// Turns the runs into rows.
-    fn rank(&self, ask: &Ask<'_>, partition: &Arc<Partition>, out: &mut Lookup) {
-        let Scratch { runs, matched, moved, .. } = &mut out.scratch;
+    fn rank(&self, ask: &Ask<'_>, partition: &Arc<Partition>, names: &NameTable, out: &mut Lookup) {
+        let Scratch { runs, matched, moved, line, ids, id_slots, .. } = &mut out.scratch;
         let chain = ask.query.is_chain();
         let total = runs.len();
-        runs.retain(|run| run.replica.is_some() && !(chain && run.matched <= 0));
+        runs.retain(|run| names.get(run.slot).is_some() && !(chain && run.matched <= 0));
         matched.clear();
         if chain {
             matched.extend(runs.iter().map(|run| run.matched));
             matched.sort_unstable_by(|a, b| b.cmp(a));
         }
         let serving = partition.scope.serving.load().len();
-        let count = runs.len();
-        for run in runs.iter_mut() {
-            let holding = if chain { matched.partition_point(|&other| other >= run.matched) } else { count };
+        let (mut deepest, mut holding) = (i32::MIN, runs.len());
+        line.clear();
+        for (number, run) in (0u32..).zip(runs.iter()) {
+            if chain && run.matched != deepest {
+                deepest = run.matched;
+                holding = matched.partition_point(|&other| other >= deepest);
+            }
             let fresh = freshness(ask.now, run.oldest, ask.ttl);
-            let pressure = run
-                .replica
-                .as_ref()
-                .and_then(|replica| replica.stats())
+            let pressure = names
+                .get(run.slot)
+                .and_then(|name| name.replica.stats())
                 .filter(|row| is_fresh(ask.now, row.reported, ask.ttl))
                 .map_or(0.0, |row| row.stats.pressure);
-            run.score = self.ranker.prefix_score(run.matched, fresh, pressure, ask.query.ttft_ms, holding, serving);
+            let score = self.ranker.prefix_score(run.matched, fresh, pressure, ask.query.ttft_ms, holding, serving);
+            let key = u64::from(descending(score)) << 32 | u64::from(names.rank(run.slot));
+            line.push(Standing { key, run: number, score, fresh });
         }
-        runs.sort_unstable_by(|a, b| {
-            let id = |run: &Run| run.replica.as_ref().map(|replica| replica.id.clone());
-            b.score.total_cmp(&a.score).then_with(|| match (&a.replica, &b.replica) {
-                (Some(a), Some(b)) => a.id.as_bytes().cmp(b.id.as_bytes()),
-                _ => id(a).cmp(&id(b)),
-            })
-        });
+        line.sort_unstable_by_key(|standing| standing.key);
         moved.clear();
-        moved.resize(total, NIL);
-        for (row, run) in (0u32..).zip(runs.drain(..)) {
+        moved.resize(if ask.capture { total } else { 0 }, NIL);
+        id_slots.clear();
+        for (row, standing) in (0u32..).zip(line.iter()) {
+            let run = &runs[standing.run as usize];
+            let Some(name) = names.get(run.slot) else { continue };
             if let Some(slot) = moved.get_mut(run.capture as usize) {
                 *slot = row;
             }
-            if let Some(replica) = run.replica {
-                out.rows.push(Row {
-                    replica: replica.id.clone(),
-                    score: run.score,
-                    matched_tokens: run.matched,
-                    hit_prob: freshness(ask.now, run.oldest, ask.ttl),
-                    tier: run.tier,
-                });
-            }
+            // The id that an earlier answer has given back is as good as a new reference to it, and free.
+            let kept = ids.get_mut(run.slot as usize).and_then(Option::take).filter(|id| Arc::ptr_eq(id, &name.id));
+            out.rows.push(Row {
+                replica: kept.unwrap_or_else(|| name.id.clone()),
+                score: standing.score,
+                matched_tokens: run.matched,
+                hit_prob: standing.fresh,
+                tier: run.tier,
+            });
+            id_slots.push(run.slot);
         }
+        runs.clear();
         if ask.capture {
             out.captures.retain_mut(|capture| {
                 capture.row = moved.get(capture.row as usize).copied().unwrap_or(NIL);
@@ -253,6 +301,45 @@ impl Index {
     }
 }
 
+/// Pages of a long chain that are looked up together.
+const GUESSES: usize = 8;
+
+/// Where the next pages of a long chain probably begin, looked up together so that they need not wait for each other.
+#[derive(Default)]
+struct Guesses<'v> {
+    from: usize,
+    found: [Option<Found<'v>>; GUESSES],
+    /// Guesses that did not come true.
+    wrong: u32,
+}
+
+impl<'v> Guesses<'v> {
+    const PAGE: usize = POSITIONS as usize;
+
+    /// What was found for `block`, if it was guessed or can be now.
+    fn at(&mut self, view: &View<'v>, hashes: &HashList<'_>, block: usize) -> Option<Found<'v>> {
+        if block == 0 || self.wrong > 1 {
+            return None;
+        }
+        let ahead = block.wrapping_sub(self.from);
+        if self.from > 0 && ahead < GUESSES * Self::PAGE {
+            if ahead.is_multiple_of(Self::PAGE) {
+                return self.found[ahead / Self::PAGE];
+            }
+            self.wrong += 1;
+        }
+        if hashes.len() - block <= Self::PAGE || self.wrong > 1 {
+            return None;
+        }
+        self.from = block;
+        let word = |i: usize| Word::narrow(hashes.get(block + i * Self::PAGE));
+        let near = (0..GUESSES).filter_map(word);
+        std::hint::black_box(near.fold(0, |sum, word| sum ^ view.layout.touch(word, view.partition.seed)));
+        self.found = std::array::from_fn(|i| view.layout.find(word(i)?, view.partition.seed).ok()?.ok());
+        self.found[0]
+    }
+}
+
 /// One attempt at reading: whatever it yields counts only if nothing it met has changed at its end.
 struct View<'a> {
     partition: &'a Partition,
@@ -260,7 +347,7 @@ struct View<'a> {
 }
 
 impl Ask<'_> {
-    fn attempt(&self, partition: &Partition, out: &mut Lookup) -> Result<(), Conflict> {
+    fn attempt(&self, partition: &Partition, out: &mut Lookup) -> Result<Guard<Arc<NameTable>>, Conflict> {
         out.captures.clear();
         let scratch = &mut out.scratch;
         scratch.reads.clear();
@@ -279,11 +366,8 @@ impl Ask<'_> {
         };
         let miss = walked?;
         let names = partition.names.load();
-        for run in &mut scratch.runs {
-            run.replica = names.get(run.slot).cloned();
-        }
         let holds = layout.unchanged(&scratch.reads) && miss.is_none_or(|miss| miss.stands());
-        if holds { Ok(()) } else { Err(Conflict) }
+        if holds { Ok(names) } else { Err(Conflict) }
     }
 
     fn exact<'v>(
@@ -324,11 +408,17 @@ impl Ask<'_> {
     ) -> Result<Option<Miss<'v>>, Conflict> {
         let hashes = &self.query.block_hashes;
         let mut block = 0;
+        let mut guesses = Guesses::default();
         while block < hashes.len() {
-            let Some(word) = view.partition.word(hashes.get(block)) else { return Ok(None) };
-            let found = match view.layout.find(word, view.partition.seed)? {
-                Ok(found) => found,
-                Err(miss) => return Ok(Some(miss)),
+            let found = match guesses.at(view, hashes, block) {
+                Some(found) => found,
+                None => {
+                    let Some(word) = view.partition.word(hashes.get(block)) else { return Ok(None) };
+                    match view.layout.find(word, view.partition.seed)? {
+                        Ok(found) => found,
+                        Err(miss) => return Ok(Some(miss)),
+                    }
+                }
             };
             if scratch.reads.last() != Some(&(found.page, found.version)) {
                 scratch.reads.push((found.page, found.version));
@@ -534,8 +624,6 @@ impl Run {
             tier: i32::MIN,
             over: false,
             capture,
-            score: 0.0,
-            replica: None,
             stretch: Stretch::default(),
         }
     }

@@ -38,6 +38,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use parking_lot::Mutex;
 
@@ -140,6 +141,8 @@ impl Index {
                 seed: RandomState::new().hash_one(0u8),
                 reserved: options.reserved.clone(),
                 resolvers: options.resolvers.clone(),
+                silent: options.sink.is_silent(),
+                aged: AtomicU64::new(0),
             },
             writer: Mutex::new(Writer::default()),
             reporter: Mutex::new(()),

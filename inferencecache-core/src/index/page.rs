@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use crate::index::arena::{Chunks, Line, MAX_CLASS, NIL};
-use crate::index::table::{Conflict, Directories, Miss, Word, probe};
+use crate::index::table::{Conflict, Directories, Miss, Word, probe, touch};
 use crate::time::Micros;
 
 /// Positions of a page.
@@ -324,6 +324,11 @@ impl Layout {
                 && line.get(cell as usize % 8) == word.bits;
             Ok(there.then_some(Found { page: owner.page, position, version, head }))
         })
+    }
+
+    /// Asks memory for the table's share of a word that will be looked for soon.
+    pub(super) fn touch(&self, word: Word, seed: u64) -> u64 {
+        touch(&self.directories, &self.buckets, word.hash(seed))
     }
 
     /// Whether the pages that were read are still what they were.

@@ -66,13 +66,10 @@ impl Partition {
 
     /// The word of a hash, if it can be stored here at all.
     pub(super) fn word(&self, hash: &[u8]) -> Option<Word> {
-        match <[u8; 8]>::try_from(hash) {
-            Ok(bytes) => Some(Word { bits: u64::from_be_bytes(bytes), wide: false }),
-            Err(_) => {
-                let words = self.wide_words.words.pin();
-                words.get(&WideRef(self.number, hash)).map(|&bits| Word { bits, wide: true })
-            }
-        }
+        Word::narrow(hash).or_else(|| {
+            let words = self.wide_words.words.pin();
+            words.get(&WideRef(self.number, hash)).map(|&bits| Word { bits, wide: true })
+        })
     }
 
     /// Makes a word stand for a hash of another length than 8. For the writer.

@@ -2,6 +2,7 @@
 //! serves a scope.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 
@@ -23,34 +24,58 @@ pub(super) struct StatRow {
 pub(super) struct Replica {
     pub(super) id: Arc<str>,
     stats: ArcSwapOption<StatRow>,
+    /// Whether there is a row, so that most readers need not look for it.
+    reports: AtomicBool,
 }
 
 impl Replica {
     pub(super) fn new(id: &str) -> Self {
-        Self { id: id.into(), stats: ArcSwapOption::empty() }
+        Self { id: id.into(), stats: ArcSwapOption::empty(), reports: AtomicBool::new(false) }
     }
 
     pub(super) fn stats(&self) -> Option<StatRow> {
-        self.stats.load().as_deref().copied()
+        if self.reports.load(Ordering::Acquire) { self.stats.load().as_deref().copied() } else { None }
     }
 
     pub(super) fn set_stats(&self, row: Option<StatRow>) {
+        let reports = row.is_some();
         self.stats.store(row.map(Arc::new));
+        self.reports.store(reports, Ordering::Release);
     }
 }
 
 const CHUNK: usize = 32;
 
-/// Slot → replica, at one instant. A change copies one chunk and the list of chunks.
+/// A replica and its id, side by side.
+#[derive(Debug, Clone)]
+pub(super) struct Name {
+    pub(super) id: Arc<str>,
+    pub(super) replica: Arc<Replica>,
+}
+
+/// Slot → replica, at one instant. A change copies one chunk, the list of chunks and the ranks.
 #[derive(Debug, Default, Clone)]
 pub(super) struct NameTable {
-    chunks: Vec<Arc<[Option<Arc<Replica>>; CHUNK]>>,
+    chunks: Vec<Arc<[Option<Name>; CHUNK]>>,
+    /// Slots in order of id.
+    sorted: Vec<u32>,
+    /// Slot → place in that order.
+    ranks: Vec<u32>,
 }
 
 impl NameTable {
     /// The replica in `slot`, if it still holds anything.
-    pub(super) fn get(&self, slot: u32) -> Option<&Arc<Replica>> {
+    pub(super) fn get(&self, slot: u32) -> Option<&Name> {
         self.chunks.get(slot as usize / CHUNK)?[slot as usize % CHUNK].as_ref()
+    }
+
+    /// The place of `slot` among all in order of id.
+    pub(super) fn rank(&self, slot: u32) -> u32 {
+        self.ranks.get(slot as usize).copied().unwrap_or(u32::MAX)
+    }
+
+    fn id(&self, slot: u32) -> &str {
+        self.get(slot).map_or("", |name| &name.id)
     }
 }
 
@@ -77,9 +102,18 @@ impl Names {
         while table.chunks.len() <= chunk {
             table.chunks.push(Arc::new(std::array::from_fn(|_| None)));
         }
+        table.ranks.resize(table.chunks.len() * CHUNK, u32::MAX);
+        table.sorted.retain(|&other| other != slot);
         let mut names = (*table.chunks[chunk]).clone();
-        names[slot as usize % CHUNK] = replica;
+        names[slot as usize % CHUNK] = replica.map(|replica| Name { id: replica.id.clone(), replica });
         table.chunks[chunk] = Arc::new(names);
+        if table.get(slot).is_some() {
+            let place = table.sorted.partition_point(|&other| table.id(other) < table.id(slot));
+            table.sorted.insert(place, slot);
+        }
+        for (rank, &slot) in (0u32..).zip(&table.sorted) {
+            table.ranks[slot as usize] = rank;
+        }
         self.table.store(Arc::new(table));
     }
 }

@@ -61,6 +61,11 @@ pub(super) struct Word {
 }
 
 impl Word {
+    /// The word of a hash of 8 bytes.
+    pub(super) fn narrow(hash: &[u8]) -> Option<Self> {
+        Some(Self { bits: u64::from_be_bytes(<[u8; 8]>::try_from(hash).ok()?), wide: false })
+    }
+
     /// Where it belongs. Keyed against chosen words; a bijection of each kind, so distinct words keep distinct hashes.
     pub(super) fn hash(self, seed: u64) -> u64 {
         let mut hash = self.bits ^ if self.wide { !seed } else { seed };
@@ -192,6 +197,16 @@ impl Miss<'_> {
     }
 }
 
+/// Asks memory for the buckets of a hash, so that they are near when they are needed.
+pub(super) fn touch(directories: &Directories, buckets: &Chunks, hash: u64) -> u64 {
+    let directory = &directories[shard_of(hash)];
+    let entry = directory[index_in(directory, hash)].load(Ordering::Relaxed);
+    let Some(segment) = Segment::unpack(entry) else { return 0 };
+    let (first, second) = segment.homes(hash);
+    let word = |line| buckets.line(line).map_or(0, |bucket| bucket.get(1));
+    word(first) ^ word(second)
+}
+
 /// Offers `check` each cell that may hold the word of this hash, until it takes one.
 pub(super) fn probe<'a, T>(
     directories: &'a Directories,
@@ -263,10 +278,7 @@ impl Table {
 
     /// Asks memory for the buckets of a hash, so that they are near when they are needed.
     pub(super) fn touch(&self, hash: u64) -> u64 {
-        let Some(segment) = self.segment(hash) else { return 0 };
-        let (first, second) = segment.homes(hash);
-        let word = |line| self.buckets.chunks().line(line).map_or(0, |bucket| bucket.get(1));
-        word(first) ^ word(second)
+        touch(&self.directories, self.buckets.chunks(), hash)
     }
 
     /// The first cell of this hash that `is` takes.

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::index::catalog::{Catalog, Scope, ScopeKey};
 use crate::index::ledger::{Gone, Ledger};
@@ -97,6 +97,10 @@ pub(super) struct Ground {
     pub(super) seed: u64,
     pub(super) reserved: Vec<String>,
     pub(super) resolvers: Resolvers,
+    /// Nobody listens to gauges.
+    pub(super) silent: bool,
+    /// Tenants that keep prefixes by age; changed under the writer's lock.
+    pub(super) aged: AtomicU64,
 }
 
 impl Writer {
@@ -168,11 +172,12 @@ impl Writer {
 
     /// The member for a replica id, made if need be.
     pub(super) fn member(&mut self, ground: &Ground, tenant: &str, model: &str, replica: &str) -> Arc<Replica> {
-        let (_, tenant, model) = self.model(ground, tenant, model);
-        let members = &mut tenant.models.get_mut(&model).expect("just made").members;
-        if let Some(member) = members.get(replica) {
+        let found = self.tenants.get(tenant).and_then(|tenant| tenant.models.get(model));
+        if let Some(member) = found.and_then(|model| model.members.get(replica)) {
             return member.replica.clone();
         }
+        let (_, tenant, model) = self.model(ground, tenant, model);
+        let members = &mut tenant.models.get_mut(&model).expect("just made").members;
         let made = Arc::new(Replica::new(replica));
         members.insert(made.id.clone(), Member { replica: made.clone(), holds: 0 });
         made
@@ -180,11 +185,15 @@ impl Writer {
 
     /// The partition of these names, made if need be.
     pub(super) fn partition(&mut self, ground: &Ground, tenant: &str, model: &str, scheme: &str, adapter: &str) -> u32 {
+        let scope = self.tenants.get(tenant).and_then(|tenant| tenant.models.get(model)?.scopes.get(scheme));
+        if let Some(&pid) = scope.and_then(|scope| scope.partitions.get(adapter)) {
+            return pid;
+        }
         self.numbers += 1;
         let number = self.numbers;
         let next = self.free.last().copied().unwrap_or_else(|| u32::try_from(self.ledgers.len()).unwrap_or(u32::MAX));
         let (tenant_id, tenant, model_id) = self.model(ground, tenant, model);
-        let (eviction, aged) = (tenant.eviction, tenant.aged);
+        let (eviction, aged, reserved) = (tenant.eviction, tenant.aged, tenant.reserved);
         let model = tenant.models.get_mut(&model_id).expect("just made");
         let scheme_id = known(&model.scopes, scheme);
         let scope = model.scopes.entry(scheme_id.clone()).or_insert_with(|| {
@@ -192,13 +201,10 @@ impl Writer {
             ground.catalog.add_scope(ScopeKey(tenant_id.clone(), model_id.clone(), scheme_id.clone()), &made.shared);
             made
         });
-        if let Some(&pid) = scope.partitions.get(adapter) {
-            return pid;
-        }
         let adapter: Arc<str> = adapter.into();
         let key = PartitionKey { tenant: tenant_id, model: model_id, scheme: scheme_id, adapter: adapter.clone() };
         let shared = Partition::new(ground.seed, number, ground.catalog.wide_words.clone(), scope.shared.clone());
-        let ledger = Ledger::new(Arc::new(key), shared, eviction, aged);
+        let ledger = Ledger::new(Arc::new(key), shared, (eviction, aged, reserved));
         ground.catalog.add_partition(&ledger.key, &ledger.shared);
         scope.partitions.insert(adapter, next);
         if self.free.pop().is_none() {
@@ -220,6 +226,9 @@ impl Writer {
         keys: i64,
         report: &mut Report,
     ) {
+        if (holds, keys) == (0, 0) {
+            return;
+        }
         let Some(tenant) = self.tenants.get_mut(&key.tenant) else { return };
         let Some(model) = tenant.models.get_mut(&key.model) else { return };
         ground.catalog.count(tenant.reserved, holds, keys);
@@ -232,7 +241,7 @@ impl Writer {
         if (had.1 == 0) != (model.keys == 0) {
             ground.catalog.set_model(&key.tenant, &key.model, model.keys > 0);
         }
-        if !tenant.reserved && keys != 0 {
+        if !tenant.reserved && keys != 0 && !ground.silent {
             let gauge = model.gauge.get_or_insert_with(|| {
                 let made = || Arc::new(Gauge::new(&key.model));
                 self.gauges.entry(key.model.clone()).or_insert_with(made).clone()
@@ -241,17 +250,19 @@ impl Writer {
             report.touched(gauge);
         }
         if let Some(scope) = model.scopes.get_mut(&key.scheme) {
-            let held = scope.serving.get(&replica.id).copied().unwrap_or(0);
-            let holds = held.saturating_add_signed(holds);
-            if holds == 0 {
-                scope.serving.remove(&replica.id);
-            } else {
-                scope.serving.insert(replica.id.clone(), holds);
-            }
-            if held == 0 && holds > 0 {
-                scope.shared.serving.store(Arc::new(scope.shared.serving.load().with(replica)));
-            } else if held > 0 && holds == 0 {
-                scope.shared.serving.store(Arc::new(scope.shared.serving.load().without(&replica.id)));
+            match scope.serving.get_mut(&replica.id) {
+                Some(held) => {
+                    *held = held.saturating_add_signed(holds);
+                    if *held == 0 {
+                        scope.serving.remove(&replica.id);
+                        scope.shared.serving.store(Arc::new(scope.shared.serving.load().without(&replica.id)));
+                    }
+                }
+                None if holds > 0 => {
+                    scope.serving.insert(replica.id.clone(), holds.unsigned_abs());
+                    scope.shared.serving.store(Arc::new(scope.shared.serving.load().with(replica)));
+                }
+                None => {}
             }
         }
         if let Some(member) = model.members.get_mut(&replica.id) {
@@ -272,8 +283,7 @@ impl Writer {
     /// Brings a partition's items in the orders across partitions up to date; forgets an empty partition.
     pub(super) fn sync(&mut self, ground: &Ground, pid: u32) {
         let Some(ledger) = self.ledgers.get_mut(pid as usize).and_then(Option::as_mut) else { return };
-        let Some(tenant) = self.tenants.get_mut(&ledger.key.tenant) else { return };
-        let victim = ledger.victim_bound().filter(|_| !tenant.reserved);
+        let victim = ledger.victim_bound().filter(|_| !ledger.reserved);
         if victim != ledger.victim {
             if let Some((uses, seen)) = ledger.victim {
                 self.victims.remove(&(uses, seen, ledger.key.clone(), pid));
@@ -284,7 +294,9 @@ impl Writer {
             ledger.victim = victim;
         }
         let oldest = ledger.oldest_age();
-        if oldest != ledger.oldest {
+        if oldest != ledger.oldest
+            && let Some(tenant) = self.tenants.get_mut(&ledger.key.tenant)
+        {
             if let Some(age) = ledger.oldest {
                 tenant.oldest.remove(&(age, ledger.key.clone(), pid));
             }
@@ -313,15 +325,16 @@ impl Writer {
                 ground.catalog.remove_scope(&key.tenant, &key.model, &key.scheme);
             }
         }
-        self.forget_model(&key.tenant, &key.model);
+        self.forget_model(ground, &key.tenant, &key.model);
     }
 
     /// Forgets a model without keys and members, and its tenant with the last one.
-    pub(super) fn forget_model(&mut self, tenant: &str, model: &str) {
+    pub(super) fn forget_model(&mut self, ground: &Ground, tenant: &str, model: &str) {
         let Some(entry) = self.tenants.get_mut(tenant) else { return };
         if entry.models.get(model).is_some_and(|model| model.scopes.is_empty() && model.members.is_empty()) {
             entry.models.remove(model);
             if entry.models.is_empty() {
+                ground.aged.fetch_sub(u64::from(entry.aged), Ordering::Relaxed);
                 self.tenants.remove(tenant);
             }
         }
@@ -348,7 +361,14 @@ impl Writer {
     // === stats ===
 
     /// Replaces, moves or removes the stats row of a replica.
-    pub(super) fn set_stats(&mut self, tenant: &str, model: &str, replica: &str, row: Option<StatRow>) {
+    pub(super) fn set_stats(
+        &mut self,
+        ground: &Ground,
+        tenant: &str,
+        model: &str,
+        replica: &str,
+        row: Option<StatRow>,
+    ) {
         let Some((tenant_id, entry)) = self.tenants.get_key_value(tenant).map(|(id, _)| id.clone()).and_then(|id| {
             let entry = self.tenants.get_mut(tenant)?;
             Some((id, entry))
@@ -378,7 +398,7 @@ impl Writer {
         member.replica.set_stats(row);
         if row.is_none() && member.holds == 0 {
             state.members.remove(replica);
-            self.forget_model(tenant, model);
+            self.forget_model(ground, tenant, model);
         }
     }
 
@@ -401,6 +421,7 @@ impl Writer {
             return;
         }
         entry.aged = keep;
+        ground.aged.fetch_add(if keep { 1 } else { u64::MAX }, Ordering::Relaxed);
         let pids: Vec<u32> = entry
             .models
             .values()

@@ -90,6 +90,8 @@ pub(super) struct Made {
 pub(super) struct Ledger {
     pub(super) key: Arc<PartitionKey>,
     pub(super) shared: Arc<Partition>,
+    /// Whether its tenant is, which keeps its entries out of the global victim order.
+    pub(super) reserved: bool,
     /// Distinct prefixes.
     pub(super) keys: u64,
     store: Store,
@@ -113,11 +115,16 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    pub(super) fn new(key: Arc<PartitionKey>, shared: Partition, eviction: Eviction, aged: bool) -> Self {
+    pub(super) fn new(
+        key: Arc<PartitionKey>,
+        shared: Partition,
+        (eviction, aged, reserved): (Eviction, bool, bool),
+    ) -> Self {
         let store = Store::new(shared.seed);
         Self {
             key,
             shared: Arc::new(shared),
+            reserved,
             keys: 0,
             store,
             slots: Vec::new(),

@@ -24,13 +24,6 @@ pub(in crate::index) struct Block<'a> {
     pub(in crate::index) tier: i32,
 }
 
-impl Block<'_> {
-    fn narrow(&self) -> Option<Word> {
-        let bytes = <[u8; 8]>::try_from(self.hash).ok()?;
-        Some(Word { bits: u64::from_be_bytes(bytes), wide: false })
-    }
-}
-
 /// Positions of one page that will become one record.
 struct Run {
     page: u32,
@@ -47,13 +40,13 @@ impl Ledger {
         let mut at: Option<(u32, u32)> = None;
         let mut touched = 0;
         for (number, block) in blocks.iter().enumerate() {
-            let narrow = block.narrow();
+            let narrow = Word::narrow(block.hash);
             let known = match narrow {
                 Some(word) => self.behind(at, word).or_else(|| {
                     let ahead = blocks.len().min(number + AHEAD);
                     let from = touched.max(number + 1);
                     if from < ahead {
-                        let near = blocks[from..ahead].iter().filter_map(Block::narrow);
+                        let near = blocks[from..ahead].iter().filter_map(|block| Word::narrow(block.hash));
                         std::hint::black_box(near.fold(0, |sum, word| sum ^ self.store.touch(self.store.hash(word))));
                         touched = ahead;
                     }
