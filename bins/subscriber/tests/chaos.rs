@@ -65,7 +65,8 @@ fn run(plan: &Plan, times: Times) -> Result<Outcome, String> {
         stack.settle()?;
         let judge = Judge::new(stack.grpc(), stack.bridge(), &universe, plan.adapters)?;
         let held = Truth::ask(stack.control())?.held;
-        let whole = plan.whole && stack.nothing_lost();
+        // A quiet restart is no excuse: what it hides looks like a loss to the subscriber, and all of it can be replayed.
+        let whole = plan.whole && (plan.quiet_restart || stack.nothing_lost());
         if plan.unforgetting && !whole {
             // The machine was too slow for a replay in time; then only the TTL heals, and there is none.
             return Ok(Outcome { held: held.len(), clean_after: None, equal_after: None });

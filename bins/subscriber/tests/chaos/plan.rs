@@ -84,6 +84,8 @@ pub(crate) struct Plan {
     pub(crate) whole: bool,
     /// The server forgets nothing by itself: what is wrong stays wrong unless it is withdrawn. Only where all is whole.
     pub(crate) unforgetting: bool,
+    /// The engine is replaced while the subscriber cannot notice.
+    pub(crate) quiet_restart: bool,
     pub(crate) acts: Vec<(Duration, Act)>,
 }
 
@@ -109,20 +111,22 @@ impl Plan {
             rate: rng.random_range(30..100),
             whole,
             unforgetting: whole && rng.random_ratio(1, 2),
+            quiet_restart: rng.random_ratio(1, 5),
             acts: Vec::new(),
         };
         plan.schedule(&mut rng, times);
         plan
     }
 
-    /// The first plans after `seed` under which the index must equal the cache although nothing heals by itself.
+    /// The plans from `seed` on under which the index must equal the cache although nothing heals by itself, and in which a
+    /// restart shows.
     pub(crate) fn strict(seed: u64, times: Times) -> impl Iterator<Item = Self> {
-        (seed..).map(move |seed| Self::new(seed, times)).filter(|plan| plan.unforgetting)
+        (seed..).map(move |seed| Self::new(seed, times)).filter(|plan| plan.unforgetting && !plan.quiet_restart)
     }
 
     fn schedule(&mut self, rng: &mut SmallRng, times: Times) {
-        if rng.random_ratio(1, 5) {
-            self.quiet_restart(rng, times);
+        if self.quiet_restart {
+            self.restart_quietly(rng, times);
         } else {
             self.outages(rng, times, Victim::Engine);
             self.outages(rng, times, Victim::Subscriber);
@@ -151,9 +155,9 @@ impl Plan {
         if self.whole { noise } else { Noise { lose_reply: chance(100), slow_reply: chance(300), ..noise } }
     }
 
-    /// The engine is replaced while the subscriber cannot notice: it never meets a closed port, and by then the new engine may
-    /// have passed the number of the old one.
-    fn quiet_restart(&mut self, rng: &mut SmallRng, times: Times) {
+    /// The frozen subscriber never meets a closed port, and by the time it goes on the new engine may have passed the number
+    /// of the old one.
+    fn restart_quietly(&mut self, rng: &mut SmallRng, times: Times) {
         let begin = times.faults.mul_f64(rng.random_range(0.05..0.4));
         let frozen = times.faults.mul_f64(0.4).min(Duration::from_millis(900));
         let (victim, clock) = (Victim::Engine, [0, 0, -3600, 3600][rng.random_range(0..4)]);
@@ -203,6 +207,7 @@ impl fmt::Display for Plan {
             (self.twice_every > 0, "copies"),
             (self.clear_every > 0, "clears"),
             (self.unforgetting, "no TTL"),
+            (self.quiet_restart, "quiet restart"),
         ] {
             if is {
                 write!(f, ", {word}")?;
