@@ -15,6 +15,8 @@ pub enum HashList<'a> {
     Vecs(&'a [Vec<u8>]),
     /// 8-byte hashes, as the fingerprint makes them.
     Words(&'a [[u8; 8]]),
+    /// Bytes, and where in them each hash begins and ends. A place outside the bytes is an empty hash.
+    Spans(&'a [u8], &'a [(u32, u32)]),
 }
 
 impl Default for HashList<'_> {
@@ -31,6 +33,7 @@ impl<'a> HashList<'a> {
             Self::Slices(list) => list.len(),
             Self::Vecs(list) => list.len(),
             Self::Words(list) => list.len(),
+            Self::Spans(_, list) => list.len(),
         }
     }
 
@@ -47,6 +50,10 @@ impl<'a> HashList<'a> {
             Self::Slices(list) => list.get(i).copied().unwrap_or_default(),
             Self::Vecs(list) => list.get(i).map(Vec::as_slice).unwrap_or_default(),
             Self::Words(list) => list.get(i).map(<[u8; 8]>::as_slice).unwrap_or_default(),
+            Self::Spans(bytes, list) => {
+                let span = list.get(i).map(|&(start, end)| start as usize..end as usize);
+                span.and_then(|span| bytes.get(span)).unwrap_or_default()
+            }
         }
     }
 

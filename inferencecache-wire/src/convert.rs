@@ -92,7 +92,7 @@ fn score(row: &Row) -> pb::ReplicaScore {
 }
 
 /// The published tier of a stored one: what lies beyond T3, and what no tier is known for, is unspecified.
-fn tier(stored: i32) -> i32 {
+pub(crate) fn tier(stored: i32) -> i32 {
     if (1..=3).contains(&stored) { stored } else { 0 }
 }
 
@@ -204,7 +204,7 @@ pub fn event_label(kind: EventKind) -> &'static str {
     }
 }
 
-fn stamp(stamp: Micros, now: Micros, refused: &mut Refused) -> Micros {
+pub(crate) fn stamp(stamp: Micros, now: Micros, refused: &mut Refused) -> Micros {
     if stamp.saturating_sub(now) > MAX_AHEAD {
         refused.clamped = true;
         now

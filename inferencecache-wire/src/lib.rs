@@ -37,6 +37,8 @@ mod generated;
 #[cfg(any(feature = "client", feature = "server"))]
 pub mod grpc;
 #[cfg(feature = "server")]
+pub mod hot;
+#[cfg(feature = "server")]
 pub mod http;
 #[cfg(feature = "subscriber")]
 pub mod kvevents;

@@ -571,6 +571,7 @@ impl View<'_> {
                 let rest = list.get(block..).unwrap_or_default();
                 self.compare(found, most, |i| rest.get(i).and_then(|bytes| narrow(bytes)))
             }
+            HashList::Spans(..) => self.compare(found, most, |i| narrow(hashes.get(block + i))),
         }
     }
 
