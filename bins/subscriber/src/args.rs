@@ -9,6 +9,8 @@ use inferencecache_core::RESERVED_TENANT;
 use inferencecache_core::route::MAX_ID_BYTES;
 use inferencecache_wire::subscriber::config::{Config, Identity, MAX_RANKS, RemovalPolicy, Rules, UnknownParent};
 use inferencecache_wire::subscriber::endpoint::{Side, side};
+use inferencecache_wire::subscriber::stats::reading::CacheTier;
+use inferencecache_wire::subscriber::stats::{DEFAULT_INTERVAL, StatsConfig, fetch};
 use inferencecache_wire::tls::ClientFiles;
 
 const EXAMPLES: &str = "\
@@ -23,8 +25,6 @@ one of the two must be set. Token ids and prompt text never leave this process."
 
 /// Default of `--engine-metrics-url`.
 const METRICS_URL: &str = "http://127.0.0.1:8000/metrics";
-/// Default of `--stats-interval`.
-const STATS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Every flag of the subscriber.
 pub(crate) fn flags() -> Flags {
@@ -68,7 +68,17 @@ pub(crate) fn flags() -> Flags {
         .group("Reports")
         .text("window", "100ms", "How long reports are gathered. 0 or less: 100ms.")
         .duration("refresh-min-interval", "10s", "An acknowledged report is not repeated within that time.")
-        .duration("reannounce-interval", "5m", "How often live blocks are reported again. 0: never. Not built yet.")
+        .duration(
+            "reannounce-interval",
+            "5m",
+            "How often blocks that are held beyond doubt are reported again; keep it below half the TTL of the policy. 0: never.",
+        )
+        .duration(
+            "max-belief-age",
+            "24h",
+            "A block that the engine has not spoken of for so long is no longer reported again. In device memory only while its \
+             capacity is not known from the engine's metrics. 0: for ever.",
+        )
         .switch("startup-clear", true, "Tell the server to forget what an earlier process reported for this replica.")
         .group("Events")
         .integer("max-tracked-blocks", 500_000, "Most engine blocks kept in memory, about 96 bytes each.")
@@ -87,8 +97,8 @@ pub(crate) fn flags() -> Flags {
             "Adapter names by the engine's number: id=name,... They win over names in events.",
         )
         .switch("lora-name-from-events", true, "Use the adapter names that events carry.")
-        .group("Engine statistics (not built yet)")
-        .text("engine-metrics-url", METRICS_URL, "The engine's Prometheus page.")
+        .group("Engine statistics")
+        .text("engine-metrics-url", METRICS_URL, "The engine's Prometheus page, over plain HTTP. Empty: none is read.")
         .text("stats-interval", "10s", "How often it is read. 0 or less: 10s.")
         .integer("engine-cache-size-bytes", 0, "Capacity of the KV cache. 0: bytes in use are reported as 0.")
         .number("max-concurrency-ceiling", 256.0, "Requests at which the engine counts as fully loaded.")
@@ -104,19 +114,7 @@ pub(crate) fn flags() -> Flags {
 #[derive(Debug, Clone)]
 pub(crate) struct Args {
     pub(crate) config: Config,
-    pub(crate) stats: Stats,
-    /// Flags that were given a value that this build does nothing with.
-    pub(crate) without_effect: Vec<&'static str>,
     pub(crate) tls: Option<ClientFiles>,
-}
-
-/// The statistics path, as far as the start line tells of it.
-#[derive(Debug, Clone)]
-pub(crate) struct Stats {
-    pub(crate) engine_metrics_url: String,
-    pub(crate) interval: Duration,
-    pub(crate) cache_tier: String,
-    pub(crate) engine_model_name: String,
 }
 
 impl Args {
@@ -129,7 +127,6 @@ impl Args {
         logging::init(logging::Format::Json, level);
         let identity = identity(values)?;
         let rules = rules(values)?;
-        let stats = stats(values)?;
         let config = Config {
             identity,
             rules,
@@ -148,14 +145,17 @@ impl Args {
                 .ok_or_else(|| usage("zmq-rcvhwm", "use a number from 0 to 2147483647"))?,
             startup_clear: values.switch("startup-clear"),
             refresh_min_interval: values.duration("refresh-min-interval"),
-            health_bind_address: Some(values.text("health-bind-address").to_owned()).filter(|a| !a.is_empty()),
+            reannounce_interval: zero_or(values, "reannounce-interval")?,
+            max_belief_age: zero_or(values, "max-belief-age")?,
+            stats: stats(values)?,
+            health_bind_address: health_bind_address(values)?,
             ..Config::default()
         };
         if config.ranks().is_none() {
             return Err(usage("engine-dp-size", "the port of the last rank would be above 65535"));
         }
         let tls = tls(values)?;
-        Ok(Self { config, without_effect: without_effect(values, &stats), stats, tls })
+        Ok(Self { config, tls })
     }
 }
 
@@ -251,7 +251,9 @@ fn rules(values: &Values) -> Result<Rules, Exit> {
         index_salted: values.switch("index-salted"),
         index_group: match values.text("index-group") {
             "auto" => None,
-            group => Some(group.parse().map_err(|_| usage("index-group", "use auto or a group's number"))?),
+            group => {
+                Some(group.parse::<u32>().map_err(|_| usage("index-group", "use auto or a group's number"))?.into())
+            }
         },
         ignore_block_removed: values.switch("ignore-block-removed"),
     })
@@ -274,31 +276,41 @@ fn adapter_names(text: &str) -> Result<HashMap<i64, String>, String> {
     Ok(names)
 }
 
-fn stats(values: &Values) -> Result<Stats, Exit> {
-    let cache_tier = values.text("cache-tier");
-    if !["auto", "kv", "gpu", "cpu"].contains(&cache_tier) {
-        return Err(usage("cache-tier", "use auto, kv, gpu or cpu"));
+/// Where the load is read; `None` when nowhere.
+fn stats(values: &Values) -> Result<Option<StatsConfig>, Exit> {
+    let tier = match values.text("cache-tier") {
+        "auto" => CacheTier::Auto,
+        "kv" => CacheTier::Kv,
+        "gpu" => CacheTier::Gpu,
+        "cpu" => CacheTier::Cpu,
+        _ => return Err(usage("cache-tier", "use auto, kv, gpu or cpu")),
+    };
+    let interval = zero_or_less(values, "stats-interval")?.unwrap_or(DEFAULT_INTERVAL);
+    let url = values.text("engine-metrics-url");
+    if url.is_empty() {
+        return Ok(None);
     }
-    Ok(Stats {
-        engine_metrics_url: values.text("engine-metrics-url").to_owned(),
-        interval: zero_or_less(values, "stats-interval")?.unwrap_or(STATS_INTERVAL),
-        cache_tier: cache_tier.to_owned(),
-        engine_model_name: values.text("engine-model-name").to_owned(),
-    })
+    fetch::Target::new(url).map_err(|why| usage("engine-metrics-url", &why.to_string()))?;
+    Ok(Some(StatsConfig {
+        url: url.to_owned(),
+        interval,
+        capacity_bytes: values.integer("engine-cache-size-bytes"),
+        ceiling: values.number("max-concurrency-ceiling"),
+        tier,
+        model: values.text("engine-model-name").to_owned(),
+    }))
 }
 
-/// Flags whose value asks for something that this build does not do.
-fn without_effect(values: &Values, stats: &Stats) -> Vec<&'static str> {
-    let asked = [
-        ("reannounce-interval", values.duration("reannounce-interval") != Duration::from_secs(300)),
-        ("engine-metrics-url", stats.engine_metrics_url != METRICS_URL),
-        ("stats-interval", stats.interval != STATS_INTERVAL),
-        ("engine-cache-size-bytes", values.integer("engine-cache-size-bytes") != 0),
-        ("max-concurrency-ceiling", values.number("max-concurrency-ceiling").to_bits() != 256.0_f64.to_bits()),
-        ("cache-tier", stats.cache_tier != "auto"),
-        ("engine-model-name", !stats.engine_model_name.is_empty()),
-    ];
-    asked.into_iter().filter(|&(_, asked)| asked).map(|(flag, _)| flag).collect()
+/// Where probes and metrics are served. That the port is free is another matter.
+fn health_bind_address(values: &Values) -> Result<Option<String>, Exit> {
+    let address = values.text("health-bind-address");
+    if address.is_empty() {
+        return Ok(None);
+    }
+    match address.rsplit_once(':') {
+        Some((_, port)) if port.parse::<u16>().is_ok() => Ok(Some(address.to_owned())),
+        _ => Err(usage("health-bind-address", "use host:port, or :port for all addresses")),
+    }
 }
 
 /// Nothing of TLS, or at least the authorities to believe.
@@ -327,6 +339,16 @@ fn tls(values: &Values) -> Result<Option<ClientFiles>, Exit> {
 fn positive(values: &Values, flag: &str) -> Result<Duration, Exit> {
     let duration = values.duration(flag);
     if duration >= Duration::from_millis(1) { Ok(duration) } else { Err(usage(flag, "use at least 1ms")) }
+}
+
+/// A duration of which 0 turns something off.
+fn zero_or(values: &Values, flag: &str) -> Result<Duration, Exit> {
+    let duration = values.duration(flag);
+    if duration.is_zero() || duration >= Duration::from_secs(1) {
+        Ok(duration)
+    } else {
+        Err(usage(flag, "use at least 1s, or 0 to turn it off"))
+    }
 }
 
 /// A duration for which 0 and everything below mean the default: `None`.
@@ -386,6 +408,13 @@ mod tests {
             "--unknown-parent=x",
             "--removal-policy=x",
             "--index-group=x",
+            "--index-group=-1",
+            "--health-bind-address=foo",
+            "--health-bind-address=127.0.0.1:http",
+            "--engine-metrics-url=https://127.0.0.1:8000/metrics",
+            "--engine-metrics-url=127.0.0.1:8000",
+            "--reannounce-interval=10ms",
+            "--max-belief-age=-1h",
             "--max-tracked-blocks=0",
             "--rpc-timeout=0",
             "--window=soon",
@@ -402,18 +431,19 @@ mod tests {
     fn zero_and_negative_intervals_mean_the_defaults() {
         for zero in ["0", "-5s", "-0"] {
             let args = with(&["--window", zero, "--stats-interval", zero]).unwrap();
-            assert_eq!((args.config.window, args.stats.interval), (Duration::ZERO, STATS_INTERVAL), "{zero}");
-            assert!(args.without_effect.is_empty());
+            let interval = args.config.stats.map(|stats| stats.interval);
+            assert_eq!((args.config.window, interval), (Duration::ZERO, Some(Duration::from_secs(10))), "{zero}");
         }
     }
 
     #[test]
     fn the_defaults_are_the_library_s_and_ask_for_nothing_that_is_missing() {
         let args = with(&[]).unwrap();
-        let (have, want) = (format!("{:?}", args.config), format!("{:?}", Config::default()));
+        let published = Config { stats: Some(StatsConfig::default()), ..Config::default() };
+        let (have, want) = (format!("{:?}", args.config), format!("{published:?}"));
         let identity = format!("{:?}", args.config.identity);
         assert_eq!(have.replace(&identity, ""), want.replace(&format!("{:?}", Identity::default()), ""));
-        assert!(args.without_effect.is_empty() && args.tls.is_none());
+        assert!(args.tls.is_none());
     }
 
     #[test]
@@ -445,17 +475,29 @@ mod tests {
     }
 
     #[test]
-    fn flags_that_do_nothing_yet_are_named() {
+    fn statistics_are_as_asked_for_or_off() {
         let args = with(&[
-            "--reannounce-interval=0",
-            "--engine-metrics-url=http://127.0.0.1:1/metrics",
+            "--engine-metrics-url=http://127.0.0.1:1/m",
             "--stats-interval=5s",
-            "--engine-cache-size-bytes=1",
+            "--engine-cache-size-bytes=7",
             "--max-concurrency-ceiling=8",
             "--cache-tier=gpu",
             "--engine-model-name=m",
+            "--reannounce-interval=0",
+            "--max-belief-age=1h",
         ]);
-        assert_eq!(args.unwrap().without_effect.len(), 7);
+        let config = args.unwrap().config;
+        let expected = StatsConfig {
+            url: "http://127.0.0.1:1/m".to_owned(),
+            interval: Duration::from_secs(5),
+            capacity_bytes: 7,
+            ceiling: 8.0,
+            tier: CacheTier::Gpu,
+            model: "m".to_owned(),
+        };
+        assert_eq!(config.stats, Some(expected));
+        assert_eq!((config.reannounce_interval, config.max_belief_age), (Duration::ZERO, Duration::from_secs(3600)));
+        assert_eq!(with(&["--engine-metrics-url="]).unwrap().config.stats, None);
     }
 
     #[test]

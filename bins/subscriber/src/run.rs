@@ -25,29 +25,24 @@ pub(crate) fn run(args: Args) -> Result<(), Exit> {
 
 async fn subscribe(args: Args) -> Result<(), Exit> {
     let signals = Signals::install().map_err(|why| Exit::failure(format!("cannot catch signals: {why}")))?;
-    let Args { config, stats, without_effect, tls } = args;
+    let Args { config, tls } = args;
     let tls = match tls {
         Some(files) => Some(load(files).await?),
         None => None,
     };
+    let stats = config.stats.as_ref();
     tracing::info!(
         engine_endpoint = config.engine_endpoint,
         server = config.server,
         replica_id = config.identity.replica_id,
         model_id = config.identity.model_id,
-        engine_metrics_url = stats.engine_metrics_url,
-        stats_interval = ?stats.interval,
-        cache_tier = stats.cache_tier,
-        engine_model_name = stats.engine_model_name,
+        engine_metrics_url = stats.map_or("", |stats| &stats.url),
+        stats_interval = ?stats.map(|stats| stats.interval).unwrap_or_default(),
+        cache_tier = stats.map_or("", |stats| stats.tier.name()),
+        engine_model_name = stats.map_or("", |stats| &stats.model),
         ignore_block_removed = config.rules.ignore_block_removed,
         "kvevent-subscriber starting"
     );
-    for flag in without_effect {
-        tracing::warn!(
-            flag = format!("--{flag}"),
-            "flag_without_effect: this build does not do what the flag asks for"
-        );
-    }
     let subscriber = Subscriber::builder(config).tls(tls).build().map_err(|why| failed(&why))?;
     match signals::run(signals, |shutdown| subscriber.run(shutdown.wait())).await {
         Ok(drained) => {
@@ -78,6 +73,9 @@ async fn load(files: ClientFiles) -> Result<ClientTls, Exit> {
 
 fn failed(why: &BuildError) -> Exit {
     use std::error::Error as _;
+    if let BuildError::Server(why) = why {
+        return Exit::failure(format!("invalid --server: {why}"));
+    }
     match why.source() {
         Some(source) => Exit::failure(format!("{why}: {source}")),
         None => Exit::failure(why.to_string()),

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::endpoint::of_rank;
+use super::stats::StatsConfig;
 
 /// What to make of a store that continues a block nobody has announced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -110,6 +111,14 @@ pub struct Config {
     pub startup_clear: bool,
     /// A pair that was reported and acknowledged is not reported again in the same tier for so long. Default 10 s.
     pub refresh_min_interval: Duration,
+    /// How often everything that is held beyond doubt is reported again, so that it outlives its TTL at the server. Default
+    /// 5 min; 0 turns it off.
+    pub reannounce_interval: Duration,
+    /// How long a block is believed to be held after the engine last spoke of it. Applies to device memory only while its
+    /// capacity is not known, and always to other tiers. Default 24 h; 0 is for ever.
+    pub max_belief_age: Duration,
+    /// Where the load of the engine is read. Default nowhere.
+    pub stats: Option<StatsConfig>,
     /// Where `/healthz`, `/readyz` and `/metrics` are served: `host:port`, or `:port` for all addresses. Default nowhere.
     pub health_bind_address: Option<String>,
 }
@@ -166,6 +175,9 @@ impl Default for Config {
             zmq_rcvhwm: 100_000,
             startup_clear: true,
             refresh_min_interval: Duration::from_secs(10),
+            reannounce_interval: Duration::from_secs(300),
+            max_belief_age: Duration::from_secs(24 * 3600),
+            stats: None,
             health_bind_address: None,
         }
     }

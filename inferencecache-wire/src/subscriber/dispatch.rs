@@ -13,7 +13,8 @@
 //! 2. A clear starts when nothing is in flight, and nothing starts before it has ended.
 //! 3. While recovering nothing queues up; what is held waits in the map, what is not held any more in
 //!    a bounded set, and one call at a time is tried until the first succeeds.
-//! 4. After a failure, and on every new connection after the first, everything held is reported again, spread over ten
+//! 4. What is held beyond doubt is reported again in each interval: the server forgets what is not.
+//! 5. After a failure, and on every new connection after the first, everything held is reported again, spread over ten
 //!    seconds: the server may have started empty.
 //!
 //! A pure machine: time is passed in, calls are made by the caller.
@@ -24,7 +25,8 @@ use std::time::{Duration, Instant};
 
 use inferencecache_core::time::Micros;
 
-use super::blockmap::{AdapterId, BlockMap, Report, Ticks};
+use super::blockmap::{AdapterId, BlockMap, Doubt, Report, Ticks};
+use super::reannounce::{MAX_PART, Schedule};
 use super::recovery::{Next, Recovery, Traffic};
 use super::window::{Delivery, Outgoing};
 
@@ -114,6 +116,8 @@ pub struct Dispatcher {
     queue: VecDeque<Queued>,
     queued: usize,
     queued_evictions: usize,
+    /// Evictions and clears among what is queued.
+    queued_events: usize,
     in_flight: BTreeMap<CallId, InFlight>,
     evicting: HashSet<u64>,
     reporting: Option<HashSet<u64>>,
@@ -122,15 +126,24 @@ pub struct Dispatcher {
     sweep: Option<Sweep>,
     /// A sweep is due once the queue flows.
     sweep_wanted: bool,
+    reannounce: Option<Schedule>,
     /// The process is about to end.
     hurrying: bool,
     next_id: CallId,
     draws: u64,
     /// Full reports that were begun.
     pub sweeps: u64,
+    /// Entries that were queued because they are still held.
+    pub reannounced: u64,
 }
 
 impl Dispatcher {
+    /// A machine that reports everything held again each `interval`; never when that is 0.
+    #[must_use]
+    pub fn reannouncing(interval: Duration) -> Self {
+        Self { reannounce: (!interval.is_zero()).then(|| Schedule::new(interval)), ..Self::default() }
+    }
+
     /// Takes one delivery. The batch it comes from is already in the map.
     pub fn offer(&mut self, outgoing: Outgoing, map: &mut BlockMap, now: Now) {
         let Outgoing { ordinal, delivery } = outgoing;
@@ -140,6 +153,7 @@ impl Dispatcher {
         }
         self.queued += weight(&delivery);
         self.queued_evictions += usize::from(matches!(delivery, Delivery::Evict { .. }));
+        self.queued_events += usize::from(!matches!(delivery, Delivery::Report { .. }));
         self.queue.push_back(Queued { ordinal: Some(ordinal), delivery });
         if self.queued > MAX_QUEUED {
             self.recover(map, now, false);
@@ -155,6 +169,7 @@ impl Dispatcher {
             return None;
         }
         self.continue_sweep(map, now);
+        self.continue_reannouncing(map, now);
         let ready = match &self.queue.front()?.delivery {
             Delivery::Report { entries, .. } => self.may_report(entries),
             Delivery::Evict { digest, .. } => self.may_evict(*digest),
@@ -165,6 +180,7 @@ impl Dispatcher {
         }
         let Queued { ordinal, delivery } = self.queue.pop_front()?;
         self.queued -= weight(&delivery);
+        self.queued_events -= usize::from(!matches!(delivery, Delivery::Report { .. }));
         let (call, downgrade) = match delivery {
             Delivery::Report { at, entries, downgrade } => (Call::Report { at, entries: Arc::new(entries) }, downgrade),
             Delivery::Evict { at, digest, adapter, .. } => {
@@ -216,6 +232,7 @@ impl Dispatcher {
         match (&self.recovery, &self.sweep) {
             (Some(recovery), _) => self.in_flight.is_empty().then(|| recovery.not_before()),
             (None, Some(sweep)) => Some(sweep.due),
+            (None, None) if self.may_reannounce() => self.reannounce.as_ref().and_then(Schedule::wake),
             (None, None) => None,
         }
     }
@@ -245,10 +262,17 @@ impl Dispatcher {
     #[must_use]
     pub fn sweep_left(&self, map: &BlockMap) -> usize {
         match &self.sweep {
-            Some(sweep) => map.sweep_len().saturating_sub(sweep.next),
-            None if self.sweep_wanted => map.sweep_len(),
+            Some(sweep) => map.places().saturating_sub(sweep.next),
+            None if self.sweep_wanted => map.places(),
             None => 0,
         }
+    }
+
+    /// Entries that are queued or in flight, and what a full report has still to cover.
+    #[must_use]
+    pub fn pending_reports(&self, map: &BlockMap) -> usize {
+        let in_flight = self.reporting.as_ref().map_or(0, HashSet::len);
+        self.queued - self.queued_events + in_flight + self.sweep_left(map)
     }
 
     /// The process is about to end: no full report any more, and no waiting.
@@ -327,7 +351,7 @@ impl Dispatcher {
             }
             recovery.absorb(queued.ordinal, queued.delivery, map);
         }
-        (self.queued, self.queued_evictions) = (0, 0);
+        (self.queued, self.queued_evictions, self.queued_events) = (0, 0, 0);
     }
 
     /// The next call of a recovery, if it may start. Ends the recovery when nothing is left to do.
@@ -351,23 +375,53 @@ impl Dispatcher {
     }
 
     /// Queues the next part of a full report when it is due.
-    fn continue_sweep(&mut self, map: &BlockMap, now: Now) {
+    fn continue_sweep(&mut self, map: &mut BlockMap, now: Now) {
         if std::mem::take(&mut self.sweep_wanted) && !self.hurrying {
-            let step = map.sweep_len().div_ceil(SWEEP.1).max(SWEEP_STEP);
+            let step = map.places().div_ceil(SWEEP.1).max(SWEEP_STEP);
             self.sweep = Some(Sweep { next: 0, step, due: now.instant });
             self.sweeps += 1;
+            map.begin_round();
         }
         let Some(sweep) = &mut self.sweep else { return };
         if now.instant < sweep.due {
             return;
         }
         let mut entries = Vec::new();
-        map.sweep(sweep.next..sweep.next + sweep.step, &mut entries);
+        map.repeat(sweep.next..sweep.next + sweep.step, Doubt::Suspect, &mut entries);
         sweep.next += sweep.step;
         sweep.due = now.instant + SWEEP.0;
-        if sweep.next >= map.sweep_len() {
+        if sweep.next >= map.places() {
             self.sweep = None;
+            if let Some(schedule) = &mut self.reannounce {
+                schedule.restart();
+            }
         }
+        self.queue_entries(entries, now);
+    }
+
+    /// Queues what is due to be reported again.
+    fn continue_reannouncing(&mut self, map: &mut BlockMap, now: Now) {
+        if !self.may_reannounce() {
+            return;
+        }
+        let Some(part) = self.reannounce.as_mut().and_then(|schedule| schedule.part(map.places(), now.instant)) else {
+            return;
+        };
+        if part.first {
+            map.begin_round();
+        }
+        let mut entries = Vec::new();
+        map.repeat(part.places, Doubt::None, &mut entries);
+        self.reannounced += entries.len() as u64;
+        self.queue_entries(entries, now);
+    }
+
+    /// A full report covers it, and a server that is slow must not be given more.
+    fn may_reannounce(&self) -> bool {
+        self.sweep.is_none() && !self.hurrying && self.queued < MAX_PART
+    }
+
+    fn queue_entries(&mut self, entries: Vec<Report>, now: Now) {
         if !entries.is_empty() {
             let delivery = Delivery::Report { at: now.wall, entries, downgrade: false };
             self.queued += weight(&delivery);

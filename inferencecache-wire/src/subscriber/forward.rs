@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inferencecache_core::fingerprint::wire_bytes;
+use inferencecache_core::time::Micros;
 use prost::Message as _;
 use thiserror::Error;
 use tokio::sync::watch;
@@ -18,6 +19,7 @@ use super::blockmap::{AdapterId, Adapters, Report, Tier};
 use super::config::Identity;
 use super::dispatch::Call;
 use super::link::{Connector, LinkState};
+use super::stats::derive::Load;
 use super::window::MAX_ENTRIES;
 use crate::chain::said;
 use crate::pb;
@@ -134,6 +136,28 @@ impl Client {
         }
     }
 
+    /// Tells the load of the replica.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    pub async fn load(&self, load: Load, at: Micros) -> Result<(), CallError> {
+        let identity = &self.identity;
+        let stats = pb::ReplicaStats {
+            replica_id: identity.replica_id.clone(),
+            cache_memory_bytes: load.memory_bytes,
+            hit_rate: load.hit_rate,
+            pressure: load.pressure,
+            client_version: String::new(),
+            t2_hit_tokens: load.second_tier_hits,
+            t2_query_tokens: load.second_tier_queries,
+        };
+        let update = pb::CacheStateUpdate { stats: Some(stats), ..head(identity, at) };
+        let mut inner = self.inner.clone();
+        let call = async { answer(inner.report_cache_state(tokio_stream::once(update)).await) };
+        tokio::time::timeout(self.timeout, call).await.unwrap_or(Err(CallError::Timeout))
+    }
+
     async fn send(&mut self, request: Request) -> Result<(), CallError> {
         let ack = match request {
             Request::Report { at, entries, names } => {
@@ -142,13 +166,7 @@ impl Client {
             }
             Request::Event(event) => self.inner.publish_event(event).await,
         };
-        match ack.map(tonic::Response::into_inner) {
-            Ok(pb::Ack { accepted: true, .. }) => Ok(()),
-            Ok(pb::Ack { reason_code, .. }) => Err(CallError::Refused { reason: reason_code }),
-            Err(status) => {
-                Err(CallError::Status { code: status.code(), message: said(&status).chars().take(200).collect() })
-            }
-        }
+        answer(ack)
     }
 
     fn event(
@@ -171,6 +189,29 @@ impl Client {
     }
 }
 
+/// What an answer means.
+fn answer(ack: Result<tonic::Response<pb::Ack>, tonic::Status>) -> Result<(), CallError> {
+    match ack.map(tonic::Response::into_inner) {
+        Ok(pb::Ack { accepted: true, .. }) => Ok(()),
+        Ok(pb::Ack { reason_code, .. }) => Err(CallError::Refused { reason: reason_code }),
+        Err(status) => {
+            Err(CallError::Status { code: status.code(), message: said(&status).chars().take(200).collect() })
+        }
+    }
+}
+
+/// An update without content.
+fn head(identity: &Identity, at: Micros) -> pb::CacheStateUpdate {
+    pb::CacheStateUpdate {
+        replica_id: identity.replica_id.clone(),
+        model_id: identity.model_id.clone(),
+        tenant_id: identity.tenant_id.clone(),
+        hash_scheme: identity.hash_scheme.clone(),
+        timestamp_us: at,
+        ..pb::CacheStateUpdate::default()
+    }
+}
+
 /// What a call carries, with names instead of numbers.
 enum Request {
     Report { at: i64, entries: Arc<Vec<Report>>, names: Vec<Arc<str>> },
@@ -179,14 +220,7 @@ enum Request {
 
 /// The updates of one report: each within the limits of entries and bytes.
 fn split(identity: &Identity, at: i64, entries: &[Report], names: &[Arc<str>]) -> Vec<pb::CacheStateUpdate> {
-    let head = pb::CacheStateUpdate {
-        replica_id: identity.replica_id.clone(),
-        model_id: identity.model_id.clone(),
-        tenant_id: identity.tenant_id.clone(),
-        hash_scheme: identity.hash_scheme.clone(),
-        timestamp_us: at,
-        ..pb::CacheStateUpdate::default()
-    };
+    let head = head(identity, at);
     let empty = head.encoded_len();
     let mut updates = Vec::new();
     let (mut update, mut bytes) = (head.clone(), empty);

@@ -238,6 +238,19 @@ impl<D: EngineDecoder> Ingest<D> {
         }
     }
 
+    /// Applies what follows for the server from something that came by another way than a batch. `at` is its time.
+    pub fn outside(&mut self, at: Micros, out: &mut Vec<Outgoing>, apply: impl FnOnce(&mut BlockMap, &mut Vec<Op>)) {
+        let state = &mut self.state;
+        apply(&mut state.map, &mut state.outcome.ops);
+        state.push(at, 0, out);
+    }
+
+    /// Reports that the window holds.
+    #[must_use]
+    pub fn gathered(&self) -> usize {
+        self.state.window.len()
+    }
+
     /// Whether the window holds anything.
     #[must_use]
     pub fn is_gathering(&self) -> bool {

@@ -5,13 +5,14 @@
 //! notice when a connection is dropped.
 
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tonic::codegen::Service;
@@ -19,6 +20,9 @@ use tonic::codegen::http::Uri;
 
 /// Longest time to dial, a TLS handshake included.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Addresses of one name that are tried.
+const MAX_ADDRESSES: usize = 8;
 
 /// What has become of our connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -75,7 +79,7 @@ impl Connector {
     async fn dial(self, uri: Uri) -> io::Result<Stream> {
         let authority = uri.authority().ok_or(io::ErrorKind::InvalidInput)?;
         let host = authority.host().trim_start_matches('[').trim_end_matches(']');
-        let stream = TcpStream::connect((host, authority.port_u16().unwrap_or(80))).await?;
+        let stream = connect(host, authority.port_u16().unwrap_or(80)).await?;
         stream.set_nodelay(true)?;
         #[cfg(feature = "tls")]
         let stream = match self.tls {
@@ -84,6 +88,22 @@ impl Connector {
         };
         Ok(stream)
     }
+}
+
+/// Resolves the name anew, so that a server may move, and tries its addresses in turn. Each gets its part of the time: one that
+/// does not answer must not keep the others from being tried.
+async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
+    let addresses: Vec<SocketAddr> = lookup_host((host, port)).await?.take(MAX_ADDRESSES).collect();
+    let part = CONNECT_TIMEOUT / u32::try_from(addresses.len().max(1)).unwrap_or(1);
+    let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in addresses {
+        match timeout(part, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => failure = error,
+            Err(_) => failure = io::ErrorKind::TimedOut.into(),
+        }
+    }
+    Err(failure)
 }
 
 impl Service<Uri> for Connector {

@@ -36,7 +36,12 @@ pub struct Metrics {
     pub(super) evictions: IntCounter,
     pub(super) clears: IntCounter,
     pub(super) rpc_failures: IntCounterVec,
-    pub(super) full_reports: IntCounter,
+    full_reports: IntCounter,
+    reannounced_entries: IntCounter,
+    doubted_blocks: IntCounterVec,
+    scrapes: IntCounterVec,
+    pub(super) skipped_lines: IntCounter,
+    pub(super) stale: IntGauge,
     acknowledged_sequence: IntGaugeVec,
     tracked_blocks: IntGaugeVec,
     pub(super) connected: IntGaugeVec,
@@ -89,6 +94,24 @@ impl Metrics {
             clears: counter("clears_total", "Clears the server has acknowledged.")?,
             rpc_failures: counters("rpc_failures_total", "Calls that failed or were not accepted.", "rpc")?,
             full_reports: counter("full_reports_total", "Reports of everything held that were begun.")?,
+            reannounced_entries: counter(
+                "reannounced_entries_total",
+                "Entries reported again because they are still held.",
+            )?,
+            doubted_blocks: counters(
+                "doubted_blocks_total",
+                "Blocks no longer reported again until they are stored again.",
+                "reason",
+            )?,
+            scrapes: counters("scrapes_total", "Reads of the engine's metrics.", "result")?,
+            skipped_lines: counter("skipped_metric_lines_total", "Lines of the engine's metrics that make no sense.")?,
+            stale: register(
+                r,
+                IntGauge::with_opts(opts(
+                    "stale",
+                    "Whether the last three samples of the engine's load or more were missed.",
+                )),
+            )?,
             acknowledged_sequence: gauges(
                 "acknowledged_sequence",
                 "Last engine sequence all of whose reports and evictions the server has acknowledged.",
@@ -106,7 +129,10 @@ impl Metrics {
             )?,
             pending_reports: register(
                 r,
-                IntGauge::with_opts(opts("pending_reports", "Pairs that wait for a retry or for a full report.")),
+                IntGauge::with_opts(opts(
+                    "pending_reports",
+                    "Pairs that wait to be reported: gathered, queued, in flight, for a retry or for a full report.",
+                )),
             )?,
             flush: histogram("flush_seconds", "Duration of a report, from its start to its acknowledgement.")?,
             event_lag: histogram("event_lag_seconds", "Time between a batch and its receipt.")?,
@@ -123,6 +149,9 @@ impl Metrics {
         }
         for rpc in ["ReportCacheState", "PublishEvent"] {
             metrics.rpc_failures.with_label_values(&[rpc]);
+        }
+        for result in ["ok", "unreachable", "timeout", "status", "too_large", "no_family", "no_load"] {
+            metrics.scrapes.with_label_values(&[result]);
         }
         metrics.set_tally(&Tally::default());
         metrics.set_tracked(0, 0);
@@ -184,6 +213,9 @@ impl Metrics {
         ] {
             raise(&self.dropped_blocks.with_label_values(&[reason]), count);
         }
+        for (reason, count) in [("age", tally.aged), ("capacity", tally.over_capacity)] {
+            raise(&self.doubted_blocks.with_label_values(&[reason]), count);
+        }
         raise(&self.unknown_removals, tally.unknown_removals);
         raise(&self.map_evictions, tally.map_evictions);
     }
@@ -209,6 +241,15 @@ impl Metrics {
         raise(&self.duplicate_batches, tally.duplicates);
         raise(&self.engine_restarts, tally.restarts);
         raise(&self.held_drops, tally.dropped);
+    }
+
+    pub(super) fn set_reports(&self, full: u64, reannounced: u64) {
+        raise(&self.full_reports, full);
+        raise(&self.reannounced_entries, reannounced);
+    }
+
+    pub(super) fn count_scrape(&self, result: &str) {
+        self.scrapes.with_label_values(&[result]).inc();
     }
 
     pub(super) fn observe(histogram: &Histogram, duration: Duration) {

@@ -19,7 +19,7 @@
 //! | frames that wait for a replay | [`sequence::MAX_HELD_BYTES`] | `held_drops_total` |
 //! | queued calls | [`dispatch::MAX_QUEUED`], then [`withdrawals::MAX_WITHDRAWALS`] | `pending_reports`, `pending_evictions` |
 //!
-//! Not here yet: repetition of live blocks, engine statistics.
+//! 6. Belief is bounded: what the engine may have dropped without our knowing is not reported again.
 //!
 //! ```no_run
 //! use inferencecache_wire::subscriber::Subscriber;
@@ -50,9 +50,12 @@ mod limit;
 pub mod link;
 pub mod metrics;
 mod pump;
+mod reannounce;
 mod recovery;
 pub mod sequence;
+pub mod silence;
 pub mod source;
+pub mod stats;
 pub mod window;
 pub mod withdrawals;
 
@@ -61,6 +64,7 @@ use std::fmt;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use self::config::Config;
@@ -69,6 +73,8 @@ use self::link::{Connector, LinkState};
 use self::metrics::Metrics;
 use self::pump::Pump;
 use self::source::{EventSource, ZmqOptions, ZmqSource};
+use self::stats::fetch::BadUrl;
+use self::stats::{Ears, StatsPath};
 use crate::kvevents::{EngineDecoder, MsgpackDecoder};
 
 /// Why a subscriber cannot be built. No outage of engine or server is among the reasons.
@@ -81,6 +87,9 @@ pub enum BuildError {
     /// No data-parallel rank, too many of them, or one whose port would be above 65535.
     #[error("the engine's ranks do not fit")]
     Ranks,
+    /// The address of the engine's metrics cannot be used.
+    #[error("engine metrics: {0}")]
+    MetricsUrl(#[from] BadUrl),
     /// No thread for the engine's socket.
     #[error("no thread for the engine socket")]
     Thread(#[source] std::io::Error),
@@ -151,6 +160,14 @@ impl Builder {
         let Self { config, source, decoder, listener, connector } = self;
         let client = Client::over(&config.server, config.identity.clone(), config.rpc_timeout, connector)?;
         let metrics = Metrics::new()?;
+        let (mouth, ears) = stats::between();
+        let stats = match &config.stats {
+            Some(stats) => {
+                let (client, scheme) = (client.clone(), &config.identity.hash_scheme);
+                Some(StatsPath::new(stats.clone(), scheme, client, metrics.clone(), mouth)?)
+            }
+            None => None,
+        };
         let source = match source {
             Some(source) => source,
             None => {
@@ -167,7 +184,7 @@ impl Builder {
                 Box::new(ZmqSource::start_all(publishers.collect()).map_err(BuildError::Thread)?)
             }
         };
-        Ok(Subscriber { config, source, decoder, listener, client, metrics })
+        Ok(Subscriber { config, source, decoder, listener, client, metrics, stats, ears })
     }
 }
 
@@ -179,6 +196,8 @@ pub struct Subscriber {
     listener: Option<TcpListener>,
     client: Client,
     metrics: Metrics,
+    stats: Option<StatsPath>,
+    ears: Ears,
 }
 
 impl fmt::Debug for Subscriber {
@@ -202,16 +221,22 @@ impl Subscriber {
 
     /// Runs until `shutdown` resolves, then delivers what is queued, for at most 5 s. No outage ends it earlier.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Drained {
-        let Self { config, source, decoder, listener, client, metrics } = self;
+        let Self { config, source, decoder, listener, client, metrics, stats, ears } = self;
         let ended = CancellationToken::new();
+        // Ended with this call, however it ends.
+        let mut tasks = JoinSet::new();
+        if let Some(stats) = stats {
+            tasks.spawn(stats.run(ended.clone()));
+        }
         let health = serve_health(listener, config.health_bind_address.clone(), metrics.clone(), ended.clone());
-        let pump = Pump::new(config, source, decoder, client, metrics);
+        let pump = Pump::new(config, source, decoder, client, metrics, ears);
         let events = async {
             let drained = pump.run(shutdown).await;
             ended.cancel();
             drained
         };
         let (drained, ()) = tokio::join!(events, health);
+        while tasks.join_next().await.is_some() {}
         if drained { Drained::Completely } else { Drained::Partly }
     }
 }
@@ -237,13 +262,8 @@ async fn serve_health(
     if let Ok(addr) = listener.local_addr() {
         tracing::info!(%addr, "health listening");
     }
-    let served = axum::serve(listener, health::router(metrics)).into_future();
     tokio::select! {
-        result = served => {
-            if let Err(error) = result {
-                tracing::warn!(err = %error, "health listener ended");
-            }
-        }
+        () = health::serve(listener, metrics) => {}
         () = ended.cancelled() => {}
     }
 }

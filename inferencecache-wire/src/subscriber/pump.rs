@@ -1,5 +1,7 @@
 //! The receive task: it applies what the engine says and lets calls start. It never waits for a call.
 
+mod facts;
+
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
@@ -17,15 +19,15 @@ use super::limit::Limiter;
 use super::link::LinkState;
 use super::metrics::Metrics;
 use super::sequence::{ReplayEnd, ReplayId};
+use super::silence::{SILENCE, Silence};
 use super::source::{EngineMessage, EventSource, SourceEvent};
+use super::stats::Ears;
 use super::window::Outgoing;
 use crate::kvevents::EngineDecoder;
 
 /// Messages that are applied in a row before anything else is looked at.
 const BURST: usize = 256;
-/// How long a connection may be silent before that is worth a warning, and how long until the next one.
-const SILENCE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(3600));
-/// How often silence is looked for.
+/// How often silence and the age of beliefs are looked at.
 const CHECK: Duration = Duration::from_secs(5);
 /// What is queued may take this long to leave when the process ends.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -57,19 +59,13 @@ pub(super) struct Pump {
     start: Instant,
     window: Duration,
     flush_at: Option<Instant>,
-    connections: HashMap<u16, Connection>,
     replays: Vec<ReplayId>,
+    silence: Silence,
+    messages_at_page: u64,
+    ears: Ears,
     out: Vec<Outgoing>,
     notices: Vec<Notice>,
     only_ignored_since: Option<Instant>,
-}
-
-/// What is known about the connection to a publisher.
-struct Connection {
-    connected_since: Option<Instant>,
-    connections: u64,
-    messages: u64,
-    warned: Option<Instant>,
 }
 
 impl Pump {
@@ -79,6 +75,7 @@ impl Pump {
         decoder: Box<dyn EngineDecoder>,
         client: Client,
         metrics: Metrics,
+        ears: Ears,
     ) -> Self {
         let refresh = Ticks::try_from(config.refresh_min_interval.as_millis() / 100).unwrap_or(Ticks::MAX);
         let mut ingest = Ingest::new(decoder, config.rules.clone(), config.startup_clear, refresh);
@@ -87,11 +84,16 @@ impl Pump {
         }
         let link = client.link();
         let window = if config.window.is_zero() { DEFAULT_WINDOW } else { config.window };
+        let mut silence = Silence::new(Instant::now());
+        for rank in config.ranks().unwrap_or_default() {
+            silence.endpoint(rank.rank, &rank.publisher);
+        }
+        let dispatcher = Dispatcher::reannouncing(config.reannounce_interval);
         Self {
             config,
             source,
             ingest,
-            dispatcher: Dispatcher::default(),
+            dispatcher,
             client,
             link,
             seen: LinkState::default(),
@@ -103,8 +105,10 @@ impl Pump {
             start: Instant::now(),
             window,
             flush_at: None,
-            connections: HashMap::new(),
             replays: Vec::new(),
+            silence,
+            messages_at_page: 0,
+            ears,
             out: Vec::new(),
             notices: Vec::new(),
             only_ignored_since: None,
@@ -134,7 +138,8 @@ impl Pump {
                     self.flush_if_due();
                     self.replays_expire();
                 }
-                _ = check.tick() => self.look_for_silence(),
+                Some(observed) = self.ears.facts.recv() => self.observed(observed),
+                _ = check.tick() => self.look(),
             }
         }
         self.drain().await
@@ -176,20 +181,18 @@ impl Pump {
     fn event(&mut self, event: SourceEvent) {
         match event {
             SourceEvent::Message(message) => self.message(message),
-            SourceEvent::Subscribed { endpoint, .. } => {
+            SourceEvent::Subscribed { connection, endpoint } => {
+                self.silence.endpoint(connection, &endpoint);
                 tracing::info!(endpoint, topic = self.config.topic, "subscribed to engine KV events");
             }
             SourceEvent::Connected { connection } => {
-                let state = self.connection(connection);
-                state.connected_since = Some(Instant::now());
-                state.connections += 1;
-                if state.connections > 1 {
+                if self.silence.connected(connection, Instant::now()) {
                     self.metrics.reconnects.inc();
                 }
                 self.metrics.connected.with_label_values(&[&connection.to_string()]).set(1);
             }
             SourceEvent::Lost { connection } => {
-                self.connection(connection).connected_since = None;
+                self.silence.lost(connection);
                 self.metrics.connected.with_label_values(&[&connection.to_string()]).set(0);
                 self.warn("engine connection lost", |message, suppressed| {
                     tracing::warn!(connection, suppressed, "{message}");
@@ -204,13 +207,13 @@ impl Pump {
                     tracing::warn!(connection, suppressed, "{message}");
                 });
             }
-            SourceEvent::Failed { receiving, error, .. } => {
+            SourceEvent::Failed { connection, receiving, error } => {
                 let (message, now) = (
                     if receiving { "zmq recv failed; reconnecting" } else { "zmq dial failed; retrying" },
                     Instant::now(),
                 );
                 if let Some(suppressed) = self.limiter.pass(message, now) {
-                    let endpoint = &self.config.engine_endpoint;
+                    let endpoint = self.silence.endpoint_of(connection);
                     tracing::warn!(endpoint, err = error, suppressed, "{message}");
                 }
             }
@@ -241,7 +244,7 @@ impl Pump {
     }
 
     fn message(&mut self, message: EngineMessage) {
-        self.connection(message.connection).messages += 1;
+        self.silence.heard();
         let now = self.now();
         match self.ingest.apply(input(&message), now.ticks, &mut self.out, &mut self.notices) {
             Ok(at) if at > 0 => {
@@ -267,10 +270,15 @@ impl Pump {
             self.notice(&notice);
         }
         self.offer(now);
+        self.gather(now);
+        self.tend_replays(now);
+    }
+
+    /// Opens the window if something waits in it.
+    fn gather(&mut self, now: Now) {
         if self.flush_at.is_none() && self.ingest.is_gathering() {
             self.flush_at = Some(now.instant + self.window);
         }
-        self.tend_replays(now);
     }
 
     /// Ends replays that nobody waits for and asks for those that are wanted.
@@ -397,7 +405,10 @@ impl Pump {
     fn count_accepted(&self, started: &Started, now: Instant) {
         match started.rpc {
             "evict" => self.metrics.evictions.inc(),
-            "clear" => self.metrics.clears.inc(),
+            "clear" => {
+                self.metrics.clears.inc();
+                self.ears.clears.send_modify(|clears| *clears += 1);
+            }
             _ => {
                 Metrics::observe(&self.metrics.flush, now.duration_since(started.at));
                 for (tier, count) in ["t1", "t2"].iter().zip(started.entries) {
@@ -411,9 +422,15 @@ impl Pump {
         let state = *self.link.borrow_and_update();
         if state.made > self.seen.made {
             self.dispatcher.connected(self.seen.made == 0);
-            tracing::info!(server = self.config.server, connections = state.made, "connected to the server");
+            if let Some(suppressed) = self.limiter.pass("connected to the server", Instant::now()) {
+                let (server, connections) = (&self.config.server, state.made);
+                tracing::info!(server, connections, suppressed, "connected to the server");
+            }
         } else if state.open == 0 && self.seen.open > 0 {
-            tracing::warn!(server = self.config.server, "connection to the server lost");
+            let server = self.config.server.clone();
+            self.warn("connection to the server lost", |message, suppressed| {
+                tracing::warn!(server, suppressed, "{message}");
+            });
             let now = self.now();
             self.dispatcher.disconnected(self.ingest.map(), now);
         }
@@ -435,14 +452,15 @@ impl Pump {
         for (rank, (_, sequence)) in reached {
             self.metrics.set_acknowledged(rank, sequence);
         }
+        let gathered = self.ingest.gathered();
         let map = self.ingest.map();
-        let waiting = map.dirty() + self.dispatcher.sweep_left(map);
+        let waiting = map.dirty() + self.dispatcher.pending_reports(map) + gathered;
         let (indexed, opaque) = map.tracked();
         self.metrics.set_tracked(indexed, opaque);
         self.metrics.set_tally(map.tally());
         self.metrics.set_events(self.ingest.tally());
         self.metrics.set_sequences(&self.ingest.sequences());
-        self.metrics.full_reports.inc_by(self.dispatcher.sweeps.saturating_sub(self.metrics.full_reports.get()));
+        self.metrics.set_reports(self.dispatcher.sweeps, self.dispatcher.reannounced);
         self.metrics.pending_reports.set(i64::try_from(waiting).unwrap_or(i64::MAX));
         let evictions = self.dispatcher.pending_evictions();
         self.metrics.pending_evictions.set(i64::try_from(evictions).unwrap_or(i64::MAX));
@@ -450,22 +468,7 @@ impl Pump {
 
     // === warnings ===
 
-    fn look_for_silence(&mut self) {
-        let now = Instant::now();
-        for state in self.connections.values_mut() {
-            let silent = state.messages == 0
-                && state.connected_since.is_some_and(|since| now.duration_since(since) >= SILENCE.0)
-                && state.warned.is_none_or(|at| now.duration_since(at) >= SILENCE.1);
-            if silent {
-                state.warned = Some(now);
-                let (endpoint, topic) = (&self.config.engine_endpoint, &self.config.topic);
-                tracing::warn!(
-                    endpoint,
-                    topic,
-                    "connected to the engine, but no message came; check its topic and events"
-                );
-            }
-        }
+    fn look_for_ignored_groups(&mut self, now: Instant) {
         if !self.ingest.map().only_ignored_groups() {
             self.only_ignored_since = None;
         } else if now.duration_since(*self.only_ignored_since.get_or_insert(now)) >= SILENCE.0 {
@@ -482,15 +485,6 @@ impl Pump {
         if let Some(suppressed) = self.limiter.pass(message, Instant::now()) {
             write(message, suppressed);
         }
-    }
-
-    fn connection(&mut self, connection: u16) -> &mut Connection {
-        self.connections.entry(connection).or_insert(Connection {
-            connected_since: None,
-            connections: 0,
-            messages: 0,
-            warned: None,
-        })
     }
 
     fn now(&self) -> Now {

@@ -237,12 +237,16 @@ impl Recovery {
     }
 }
 
-/// A wait within 20 % of `wait`. Spreads the retries of many replicas; no secret depends on it.
+/// A wait within 20 % of `wait`.
 pub(super) fn jittered(wait: Duration, draws: &mut u64) -> Duration {
+    spread(wait, 200, draws)
+}
+
+/// A wait within `per_mille` of `wait`. Spreads what many replicas do; no secret depends on it.
+pub(super) fn spread(wait: Duration, per_mille: u32, draws: &mut u64) -> Duration {
     *draws += 1;
-    let draw = RandomState::new().hash_one(*draws) % 401;
-    let per_mille = 800 + u32::try_from(draw).unwrap_or_default();
-    wait * per_mille / 1000
+    let draw = RandomState::new().hash_one(*draws) % u64::from(2 * per_mille + 1);
+    wait * (1000 - per_mille + u32::try_from(draw).unwrap_or_default()) / 1000
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! ```text
 //! Add, Add, Add …      gathered; the last one of a pair wins, at the place of the first
 //! Downgrade, Evict     what is gathered goes out first
-//! Clear                what is gathered is moot
+//! Clear                what is gathered is moot; one that follows another says nothing new and is left out
 //! ```
 //!
 //! One report has one time, the last one its adds came with. Whatever goes out carries the ordinal of the first batch that
@@ -66,11 +66,14 @@ pub struct Window {
     at: Micros,
     /// Ordinal of the oldest entry.
     ordinal: Option<u64>,
+    /// Nothing came since the last clear, so that another one would say nothing new.
+    cleared: bool,
 }
 
 impl Window {
     /// Takes one operation of the batch with this time and ordinal, and appends what must go out because of it.
     pub fn push(&mut self, op: Op, at: Micros, ordinal: u64, out: &mut Vec<Outgoing>) {
+        let cleared = std::mem::replace(&mut self.cleared, matches!(op, Op::Clear));
         match op {
             Op::Add { report, .. } => self.add(report, at, ordinal, out),
             Op::Downgrade(entries) => {
@@ -81,6 +84,8 @@ impl Window {
                 self.flush(out);
                 out.push(Outgoing { ordinal, delivery: Delivery::Evict { at, digest, adapter, sent } });
             }
+            // Each clear deletes the load of the replica as well; a storm of them would leave it looking idle.
+            Op::Clear if cleared => {}
             Op::Clear => {
                 // The clear answers for what it makes moot.
                 let ordinal = self.ordinal.unwrap_or(ordinal);
@@ -98,6 +103,18 @@ impl Window {
             out.push(Outgoing { ordinal, delivery });
             self.reset();
         }
+    }
+
+    /// Reports that wait in the window.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether no report waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
     }
 
     /// Ordinal of the oldest batch with a report in the window.
@@ -171,6 +188,16 @@ mod tests {
             })
             .collect();
         assert_eq!(sizes, [(0, 4096), (4096, 904), (5000, 0)]);
+    }
+
+    #[test]
+    fn a_clear_after_a_clear_is_left_out() {
+        let (mut window, mut out) = (Window::default(), Vec::new());
+        for (time, op) in (1..).zip([Op::Clear, Op::Clear, add(1, Tier::T1), Op::Clear, Op::Clear, Op::Clear]) {
+            window.push(op, time, 1, &mut out);
+        }
+        let clear = |at| Outgoing { ordinal: 1, delivery: Delivery::Clear { at } };
+        assert_eq!(out, [clear(1), clear(4)]);
     }
 
     #[test]

@@ -34,7 +34,16 @@ impl Flags {
             }
             let (name, inline) = body.split_once('=').map_or((body, None), |(name, value)| (name, Some(value)));
             let Some(flag) = self.find(name) else {
-                return Err(self.unknown(name));
+                match (name, inline) {
+                    // A script that sets every switch may set this one too.
+                    ("h" | "help" | "version", Some("0" | "f" | "F" | "false" | "FALSE" | "False")) => continue,
+                    ("h" | "help" | "version", Some(text))
+                        if !matches!(text, "1" | "t" | "T" | "true" | "TRUE" | "True") =>
+                    {
+                        return Err(self.refuse(format!("invalid value {text:?} for --{name}: write true or false")));
+                    }
+                    _ => return Err(self.unknown(name)),
+                }
             };
             let text = match (inline, flag.kind) {
                 (Some(text), _) => text.to_owned(),
@@ -203,6 +212,10 @@ mod tests {
                 assert!(help.contains(part), "{part} is missing in {help}");
             }
         }
+        let values = parse(&["--help=false", "--version=f", "--addr=x"]).expect("not asked for");
+        assert_eq!(values.text("addr"), "x");
+        assert!(matches!(parse(&["--help=true"]), Err(Stop::Asked(_))));
+        assert!(refused(&["--help=maybe"]).contains("true or false"));
         assert_eq!(parse(&["--version"]).err(), Some(Stop::Asked("demo dev (unknown)\n".to_owned())));
     }
 }

@@ -36,7 +36,15 @@ const KIND_ODD: u32 = 2;
 const FREE: u32 = 1 << 2;
 /// A copy went away while others remained: the engine's account and ours may differ.
 const SUSPECT: u32 = 1 << 3;
-const SIZE_SHIFT: u32 = 8;
+/// It is not told again until it is stored again.
+const DOUBTED: u32 = 1 << 4;
+/// When it was last confirmed, on a clock of [`AGES`] steps.
+const STAMP_SHIFT: u32 = 5;
+const STAMP: u32 = (AGES - 1) << STAMP_SHIFT;
+const SIZE_SHIFT: u32 = 11;
+
+/// Steps of the clock that tells ages apart; the older half of them is "old".
+pub(super) const AGES: u32 = 64;
 
 #[derive(Debug, Clone, Copy)]
 struct Block {
@@ -79,6 +87,8 @@ pub(super) struct Blocks {
     oldest: u32,
     newest: u32,
     indexed: usize,
+    /// The present, below [`AGES`].
+    clock: u32,
 }
 
 impl Default for Blocks {
@@ -93,6 +103,7 @@ impl Default for Blocks {
             oldest: NONE,
             newest: NONE,
             indexed: 0,
+            clock: 0,
         }
     }
 }
@@ -133,7 +144,7 @@ impl Blocks {
         let block = Block {
             key,
             pair: NONE,
-            shape: kind,
+            shape: kind | self.clock << STAMP_SHIFT,
             previous: NONE,
             next: NONE,
             epoch: 0,
@@ -197,6 +208,45 @@ impl Blocks {
         (self.oldest != NONE).then_some(BlockId(self.oldest))
     }
 
+    /// The most recently stored block.
+    pub(super) fn newest(&self) -> Option<BlockId> {
+        (self.newest != NONE).then_some(BlockId(self.newest))
+    }
+
+    /// The block that was stored just before another.
+    pub(super) fn older(&self, id: BlockId) -> Option<BlockId> {
+        let previous = self.slots[id.0 as usize].previous;
+        (previous != NONE).then_some(BlockId(previous))
+    }
+
+    /// Number of slots, free ones included.
+    pub(super) fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The block in a slot.
+    pub(super) fn live(&self, slot: usize) -> Option<BlockId> {
+        self.slots.get(slot).filter(|block| block.shape & FREE == 0)?;
+        u32::try_from(slot).ok().map(BlockId)
+    }
+
+    /// The clock of ages moves on by one step. What is old already stays so, however far the clock runs.
+    pub(super) fn tick(&mut self) {
+        self.clock = (self.clock + 1) % AGES;
+        for block in &mut self.slots {
+            if block.shape & STAMP == self.clock << STAMP_SHIFT {
+                let old = (self.clock + AGES / 2 - 1) % AGES;
+                block.shape = block.shape & !STAMP | old << STAMP_SHIFT;
+            }
+        }
+    }
+
+    /// Whether a block was last confirmed more than half a round of the clock ago.
+    pub(super) fn is_old(&self, id: BlockId) -> bool {
+        let stamp = (self.slots[id.0 as usize].shape & STAMP) >> STAMP_SHIFT;
+        (self.clock + AGES - stamp) % AGES > AGES / 2
+    }
+
     /// Any block of a stream, searching slots from `from` on; with the slot to go on from.
     pub(super) fn of_stream(&self, stream: u8, from: usize) -> Option<(BlockId, usize)> {
         let offset =
@@ -252,6 +302,14 @@ impl Blocks {
         self.slots[id.0 as usize].shape |= SUSPECT;
     }
 
+    pub(super) fn is_doubted(&self, id: BlockId) -> bool {
+        self.slots[id.0 as usize].shape & DOUBTED != 0
+    }
+
+    pub(super) fn set_doubted(&mut self, id: BlockId) {
+        self.slots[id.0 as usize].shape |= DOUBTED;
+    }
+
     pub(super) fn epoch(&self, id: BlockId) -> u16 {
         self.slots[id.0 as usize].epoch
     }
@@ -263,7 +321,7 @@ impl Blocks {
     /// The engine has just said that the block is there: it becomes the newest, and beyond doubt.
     pub(super) fn confirm(&mut self, id: BlockId, epoch: u16) {
         let block = &mut self.slots[id.0 as usize];
-        block.shape &= !SUSPECT;
+        block.shape = block.shape & !(SUSPECT | DOUBTED | STAMP) | self.clock << STAMP_SHIFT;
         block.epoch = epoch;
         self.unlink(id.0);
         self.append(id.0);

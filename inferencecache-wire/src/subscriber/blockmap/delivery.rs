@@ -1,8 +1,6 @@
 //! What the map remembers about the delivery of each pair, so that a retry needs no queue: the map itself is what should
 //! be on the server.
 
-use std::ops::Range;
-
 use super::{AdapterId, BlockMap, Report};
 
 /// Tenths of a second on the caller's clock: 13 years fit.
@@ -63,25 +61,10 @@ impl BlockMap {
         }
     }
 
-    /// Everything must be reported again.
-    pub fn mark_all_dirty(&mut self) {
-        self.pairs.mark_all_dirty();
-    }
-
-    /// Some pair must be reported again, if any is held.
-    pub fn mark_any_dirty(&mut self) {
-        self.pairs.mark_any_dirty();
-    }
-
     /// Pairs that wait to be reported again.
     #[must_use]
     pub fn dirty(&self) -> usize {
         self.pairs.dirty()
-    }
-
-    /// Takes up to `limit` waiting pairs and appends their reports.
-    pub fn take_dirty(&mut self, limit: usize, out: &mut Vec<Report>) {
-        self.pairs.take_dirty(limit, out);
     }
 
     /// Marks the other adapters' pairs of a digest: an eviction for the base model wipes them on the server.
@@ -90,16 +73,5 @@ impl BlockMap {
         for report in siblings {
             self.mark_dirty(report.adapter, report.digest);
         }
-    }
-
-    /// Places to walk in a sweep over everything that is held.
-    #[must_use]
-    pub fn sweep_len(&self) -> usize {
-        self.pairs.slots()
-    }
-
-    /// Appends the reports of everything held in a range of places.
-    pub fn sweep(&self, places: Range<usize>, out: &mut Vec<Report>) {
-        self.pairs.sweep(places, out);
     }
 }

@@ -19,6 +19,7 @@
 //! A pure machine: no clock, no I/O, no logging. What the operator should read comes out as [`Notice`]s.
 
 mod adapters;
+mod belief;
 mod blocks;
 mod delivery;
 mod departed;
@@ -31,12 +32,14 @@ mod streams;
 mod tests;
 
 pub use adapters::{AdapterId, Adapters, MAX_ADAPTER_NAME, MAX_ADAPTERS};
+pub use belief::{AGE_STEPS, Doubt};
 pub use delivery::Ticks;
 pub use places::Tier;
 pub use streams::StreamId;
 
 use std::collections::HashSet;
 
+use self::belief::Belief;
 use self::blocks::{BlockId, Blocks};
 use self::pairs::{PairId, Pairs};
 use self::places::Places;
@@ -152,6 +155,10 @@ pub struct Tally {
     pub map_evictions: u64,
     /// Losses that only a parent nobody had announced gave away. Not blocks.
     pub unnumbered_losses: u64,
+    /// Doubted because the engine has not spoken of them for too long.
+    pub aged: u64,
+    /// Doubted because device memory cannot hold so many.
+    pub over_capacity: u64,
 }
 
 /// What one engine replica holds.
@@ -165,6 +172,7 @@ pub struct BlockMap {
     streams: Streams,
     warned: HashSet<Option<i64>>,
     tally: Tally,
+    belief: Belief,
     /// Digests whose base-model pair was evicted by the current event.
     wiped: Vec<u64>,
 }
@@ -182,6 +190,7 @@ impl BlockMap {
             streams: Streams::default(),
             warned: HashSet::new(),
             tally: Tally::default(),
+            belief: Belief::default(),
             wiped: Vec::new(),
         }
     }
@@ -291,11 +300,10 @@ impl BlockMap {
         out
     }
 
-    /// Everything that is held beyond doubt: some block of it is neither suspect nor unconfirmed. A pair may come twice.
+    /// Everything that is held beyond doubt: some block of it is sound. A pair may come twice.
     pub fn confirmed(&self) -> impl Iterator<Item = Report> + '_ {
         self.blocks.iter().filter_map(|id| {
-            let epoch = self.streams.get(StreamId(self.blocks.home(id).stream)).epoch;
-            if self.blocks.is_suspect(id) || self.blocks.epoch(id) != epoch {
+            if self.blocks.is_suspect(id) || !self.believed(id) {
                 return None;
             }
             self.pairs.report(self.blocks.pair(id)?)
@@ -307,9 +315,7 @@ impl BlockMap {
     fn cleared(&mut self, stream: StreamId, ops: &mut Vec<Op>) {
         self.note_departures(stream);
         if !self.streams.others_have_blocks(stream) {
-            self.blocks.clear();
-            self.pairs.clear();
-            self.streams.get_mut(stream).blocks = 0;
+            self.forget_all();
             ops.push(Op::Clear);
             return;
         }
@@ -327,7 +333,10 @@ impl BlockMap {
         }
         self.wiped.clear();
         ops.push(Op::Clear);
-        ops.extend(self.all_held().into_iter().map(|report| Op::Add { report, again: true }));
+        let mut rest = Vec::new();
+        self.begin_round();
+        self.repeat(0..self.places(), Doubt::Suspect, &mut rest);
+        ops.extend(rest.into_iter().map(|report| Op::Add { report, again: true }));
     }
 
     /// Remembers the blocks of a stream as departed.
@@ -341,6 +350,13 @@ impl BlockMap {
             let group = self.blocks.home(id).group;
             self.streams.get_mut(stream).note_departure(group, self.blocks.hash(id));
         }
+    }
+
+    /// Forgets every block; streams keep what they have learned.
+    fn forget_all(&mut self) {
+        self.blocks.clear();
+        self.pairs.clear();
+        self.streams.no_blocks();
     }
 
     /// Takes all copies of an indexed block out of its pair and leaves the block without one. Evictions go to `ops`,

@@ -22,6 +22,10 @@ const SENT: u8 = 2;
 const SENDING: u8 = 4;
 /// The slot is free.
 const FREE: u8 = 8;
+/// The last walk over all blocks that came upon the pair; 0 for none.
+const ROUND_SHIFT: u8 = 4;
+/// Walks that are told apart.
+pub(super) const ROUNDS: u8 = 15;
 
 #[derive(Debug, Clone, Copy)]
 struct Pair {
@@ -51,8 +55,6 @@ pub(super) struct Pairs {
     index: HashTable<u32>,
     hasher: RandomState,
     dirty: usize,
-    /// Where the search for dirty pairs goes on, so that a long list is not walked from its start each time.
-    cursor: usize,
 }
 
 impl Pairs {
@@ -186,7 +188,7 @@ impl Pairs {
     pub(super) fn clear(&mut self) {
         self.slots.clear();
         self.index.clear();
-        (self.free, self.dirty, self.cursor) = (None, 0, 0);
+        (self.free, self.dirty) = (None, 0);
     }
 
     /// Copies in T1 and T2, and blocks, of every pair.
@@ -238,41 +240,32 @@ impl Pairs {
         }
     }
 
-    pub(super) fn mark_any_dirty(&mut self) {
-        let mut ids = (0..).map(PairId).take(self.slots.len());
-        if let Some(id) = ids.find(|&id| self.slots[id.0 as usize].flags & FREE == 0 && self.tier(id).is_some()) {
-            self.mark_dirty(id);
+    /// Takes the mark of a pair that waits; `false` when it has none.
+    pub(super) fn take_dirty(&mut self, id: PairId) -> bool {
+        let flags = &mut self.slots[id.0 as usize].flags;
+        let was = *flags & DIRTY != 0;
+        *flags &= !DIRTY;
+        self.dirty -= usize::from(was);
+        was
+    }
+
+    /// No pair waits any more.
+    pub(super) fn give_up_dirty(&mut self) {
+        if self.dirty > 0 {
+            self.slots.iter_mut().for_each(|pair| pair.flags &= !DIRTY);
+            self.dirty = 0;
         }
     }
 
-    pub(super) fn mark_all_dirty(&mut self) {
-        for pair in &mut self.slots {
-            if pair.flags & FREE == 0 {
-                pair.flags |= DIRTY;
-            }
+    /// Whether a walk comes upon the pair for the first time. Only pairs with several blocks can be met twice.
+    pub(super) fn enter_round(&mut self, id: PairId, round: u8) -> bool {
+        let pair = &mut self.slots[id.0 as usize];
+        if pair.blocks < 2 {
+            return true;
         }
-        self.dirty = self.index.len();
-    }
-
-    /// Takes up to `limit` dirty pairs and appends what there is to report about them.
-    pub(super) fn take_dirty(&mut self, limit: usize, out: &mut Vec<Report>) {
-        let enough = out.len() + limit;
-        for _ in 0..self.slots.len() {
-            if self.dirty == 0 || out.len() >= enough {
-                return;
-            }
-            if self.cursor >= self.slots.len() {
-                self.cursor = 0;
-            }
-            let id = PairId(u32::try_from(self.cursor).unwrap_or(NONE));
-            self.cursor += 1;
-            let pair = &mut self.slots[id.0 as usize];
-            if pair.flags & DIRTY != 0 {
-                pair.flags &= !DIRTY;
-                self.dirty -= 1;
-                out.extend(self.report(id));
-            }
-        }
+        let met = pair.flags >> ROUND_SHIFT == round;
+        pair.flags = pair.flags & ((1 << ROUND_SHIFT) - 1) | round << ROUND_SHIFT;
+        !met
     }
 
     /// Appends the reports of the pairs in a range of slots.

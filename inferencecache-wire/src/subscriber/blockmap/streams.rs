@@ -195,6 +195,23 @@ impl Streams {
         ids.into_iter()
     }
 
+    /// The streams of an engine: of its rank, or of its connection where no rank is named. `None` means all.
+    pub(super) fn of_engine(&self, engine: Option<i64>) -> Vec<StreamId> {
+        let meant =
+            |stream: &Stream| engine.is_none_or(|engine| stream.rank.unwrap_or(i64::from(stream.connection)) == engine);
+        (0..=u8::MAX).zip(&self.streams).filter(|(_, stream)| meant(stream)).map(|(id, _)| StreamId(id)).collect()
+    }
+
+    /// Blocks of all other streams.
+    pub(super) fn blocks_outside(&self, ids: &[StreamId]) -> usize {
+        let others = self.streams.iter().enumerate().filter(|(index, _)| !ids.iter().any(|id| id.index() == *index));
+        others.map(|(_, stream)| stream.blocks).sum()
+    }
+
+    pub(super) fn no_blocks(&mut self) {
+        self.streams.iter_mut().for_each(|stream| stream.blocks = 0);
+    }
+
     pub(super) fn others_have_blocks(&self, id: StreamId) -> bool {
         self.streams.iter().enumerate().any(|(index, stream)| index != id.index() && stream.blocks > 0)
     }
