@@ -139,7 +139,11 @@ impl Judge {
     }
 
     pub(crate) fn compare(&self, held: &Claims) -> Result<Difference, String> {
-        let (claims, unheard_of) = self.claims()?;
+        let (claims, mut unheard_of) = self.claims()?;
+        if unheard_of > 0 {
+            // What expires while it is counted is not counted twice.
+            unheard_of = unheard_of.min(self.claims()?.1);
+        }
         let mut difference = Difference { unheard_of, ..Difference::default() };
         for (block, claim) in &claims {
             match held.get(block) {

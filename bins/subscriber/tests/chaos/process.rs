@@ -115,9 +115,10 @@ fn binary(name: &str) -> Result<PathBuf, String> {
 /// stays free while its process is dead.
 pub(crate) fn free_ports(count: u16) -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    let spread = u16::try_from(std::process::id() % 10_000).unwrap_or(0);
+    // Tests that run at the same time begin far apart.
+    let spread = u16::try_from(std::process::id().wrapping_mul(641) % 20_000).unwrap_or(0);
     loop {
-        let first = 10_000 + (spread + NEXT.fetch_add(count, Ordering::Relaxed)) % 20_000;
+        let first = 10_000 + spread.wrapping_add(NEXT.fetch_add(count, Ordering::Relaxed)) % 20_000;
         if (first..first + count).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok()) {
             return first;
         }
