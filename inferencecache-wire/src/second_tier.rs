@@ -141,6 +141,10 @@ impl FromStr for RedisEndpoint {
 
     fn from_str(endpoint: &str) -> Result<Self, EndpointError> {
         let url = if endpoint.contains("://") { endpoint.to_owned() } else { format!("redis://{endpoint}") };
+        // A bare word is more often a slip than a host.
+        if !endpoint.contains("://") && !endpoint.contains(':') {
+            return Err(EndpointError::Malformed);
+        }
         let scheme = url.split("://").next().unwrap_or_default();
         if !matches!(scheme, "redis" | "valkey") {
             return Err(EndpointError::Unsupported);
@@ -201,14 +205,14 @@ mod tests {
     fn endpoints_are_addresses_without_secrets() {
         use EndpointError::{Malformed, Password, Unsupported};
         check("redis:6379", Ok("redis:6379"));
-        check("redis", Ok("redis:6379"));
+        check("redis://redis", Ok("redis:6379"));
         check("10.0.0.7:7000", Ok("10.0.0.7:7000"));
         check("[::1]:7000", Ok("::1:7000"));
         check("redis://cache.blue.svc:7000/3", Ok("cache.blue.svc:7000"));
         check("redis://reader@cache", Ok("cache:6379"));
         check("valkey://cache", Ok("cache:6379"));
         for malformed in
-            ["", ":6379", "redis://", "redis:http", "redis:0", "redis:99999", "a b:1", "redis/x", "0.0.0.0:1"]
+            ["", "garbage", ":6379", "redis://", "redis:http", "redis:0", "redis:99999", "a b:1", "redis/x", "0.0.0.0:1"]
         {
             check(malformed, Err(Malformed));
         }

@@ -233,10 +233,36 @@ async fn a_server_that_is_not_who_it_should_be_is_refused_by_name_time_and_autho
     let why = serving.meet(&client(&strange.ca()).await).await.expect_err("another authority");
     assert!(why.contains("UnknownIssuer") || why.contains("unknown issuer"), "{why}");
 
-    mount.replace(&authority.issue_until(HOST, 2020));
+    let old = Mount::new(&authority, &authority.issue_until(HOST, 2020));
+    let serving = Serving::of(&old).await;
     let why = serving.meet(&client(&mount.ca()).await).await.expect_err("expired");
     assert!(why.contains("expired"), "{why}");
     assert_eq!(serving.tls.leaf().expect("readable").not_after, 1_577_836_800);
+    // Whatever follows it is no worse.
+    let other = authority.issue_between("other.test", 2090, 2099);
+    old.replace(&other);
+    serving.meet(&client(&mount.ca()).await).await.expect_err("not yet valid");
+    assert_eq!(serving.tls.leaf().expect("readable").serial, other.serial);
+}
+
+#[tokio::test]
+async fn a_replacement_that_clients_would_refuse_keeps_the_old_pair() {
+    let (authority, first, mount) = authority();
+    let (serving, client) = (Serving::of(&mount).await, client(&mount.ca()).await);
+    for (bad, why) in [
+        (authority.issue_until(HOST, 2020), "it expired at 1577836800"),
+        (authority.issue_between(HOST, 2090, 2099), "it is not valid before 3786912000"),
+        (authority.issue("other.test"), "it is for \"other.test\" and none of \"127.0.0.1\""),
+    ] {
+        mount.replace(&bad);
+        assert_eq!(serving.meet(&client).await, Ok(first.serial.clone()), "{why}");
+        let heard = serving.heard();
+        assert!(matches!(&heard[..], [one] if one.contains(why) && one.contains("does not replace")), "{heard:?}");
+    }
+    let next = authority.issue(HOST);
+    mount.replace(&next);
+    assert_eq!(serving.meet(&client).await, Ok(next.serial.clone()));
+    assert_eq!(serving.heard(), [format!("replaced {}", next.serial)]);
 }
 
 #[tokio::test]

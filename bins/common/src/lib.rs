@@ -8,6 +8,7 @@
 //! * [`flags`]: published flag names in all the forms Go's flag package takes.
 //! * [`duration`]: `100ms`, `1m30s`.
 //! * [`logging`]: one line an event on stderr, JSON or text, for this project's targets alone.
+//! * [`open_files`]: as many as the system lets the process have.
 //! * [`signals`]: the first signal asks for a graceful end, the second ends at once.
 //! * [`build`]: version and commit, fixed when compiled.
 //!
@@ -18,6 +19,7 @@ pub mod duration;
 mod exit;
 pub mod flags;
 pub mod logging;
+pub mod open_files;
 pub mod signals;
 
 pub use exit::Exit;

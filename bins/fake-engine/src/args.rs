@@ -101,6 +101,7 @@ impl Args {
         logging::init(logging::Format::Json, logging::parse_level("info").unwrap_or(DEFAULT_LEVEL));
         let publish = match values.text("connect") {
             "" => Publish::Bind(values.text("bind").to_owned()),
+            _ if values.is_given("bind") => return Err(Exit::failure("-bind and -connect exclude each other; drop one")),
             endpoint => Publish::Connect(endpoint.to_owned()),
         };
         let layout = match values.text("replay-layout") {
@@ -195,6 +196,7 @@ mod tests {
             &["-churn-seed", "1", "-ranks", "65"],
             &["-flood-blocks", "-1"],
             &["-clock-offset", "1"],
+            &["-bind", "tcp://127.0.0.1:1", "-connect", "tcp://127.0.0.1:2"],
         ] {
             assert_eq!(parse(bad).unwrap_err(), 1, "{bad:?}");
         }

@@ -47,13 +47,13 @@ async fn publish(args: Args) -> Result<(), Exit> {
             script(engine, &args, play, [drop_every, evict_every, restart_every]).await
         }
         Work::Capture { ref file, keep_time, step } => {
-            let engine = open(args.engine.clone())?;
+            // One that cannot be read is refused before anybody is told where to connect.
             let mut capture = Capture::load(file).map_err(|why| Exit::failure(describe(&why)))?;
             if !keep_time {
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
                 capture.shift_to(now.as_secs_f64() + args.clock_offset);
             }
-            let player = CapturePlayer::new(engine, capture);
+            let player = CapturePlayer::new(open(args.engine.clone())?, capture);
             if step { play_by_step(player, args.wait_subscriber).await } else { play_through(player, &args).await }
         }
         Work::Churn(ref churning) => simulate::churn(&args, churning).await,

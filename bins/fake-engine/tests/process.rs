@@ -95,6 +95,17 @@ fn a_script_is_announced_and_published_until_a_signal() {
 }
 
 #[test]
+fn a_recording_that_cannot_be_read_is_refused_before_anybody_connects() {
+    let mut refused = start(&["-bind", "tcp://127.0.0.1:*", "-capture", "/no/such/recording"]);
+    assert_eq!(ended(&mut refused), Some(1));
+    let (mut out, mut log) = (String::new(), String::new());
+    refused.stdout.take().expect("piped").read_to_string(&mut out).expect("read");
+    refused.stderr.take().expect("piped").read_to_string(&mut log).expect("read");
+    assert_eq!(out, "");
+    assert!(log.contains("cannot read /no/such/recording: "), "{log}");
+}
+
+#[test]
 fn a_recording_is_played_prompt_by_prompt_from_outside() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/captures/vllm-0.32-cpu-a.jsonl");
     let file = file.to_str().expect("UTF-8");

@@ -8,7 +8,7 @@ use bins_common::{Exit, logging};
 use inferencecache_core::IndexOptions;
 use inferencecache_wire::http::auth::Audiences;
 use inferencecache_wire::second_tier::{EndpointError, RedisEndpoint};
-use inferencecache_wire::server::{Addresses, ServerOptions};
+use inferencecache_wire::server::{Addresses, ServerOptions, check_address};
 use inferencecache_wire::tls::ServerFiles;
 
 const EXAMPLES: &str = "\
@@ -91,8 +91,13 @@ pub(crate) fn flags() -> Flags {
         268_435_456,
         "Bytes that incomplete gRPC messages may hold together; a call beyond it is refused.",
     )
-    .integer("grpc-max-connections", 4096, "Most gRPC connections at a time; more are closed at once and counted.")
+    .integer(
+        "grpc-max-connections",
+        4096,
+        "Most gRPC connections at a time; a further one takes the place of the one that has been idle longest.",
+    )
     .integer("grpc-max-streams", 1024, "Most calls at a time on one gRPC connection; further ones wait.")
+    .integer("grpc-max-calls", 65_536, "Most calls at a time on all gRPC connections; more are refused and counted.")
     .integer("http-max-connections", 256, "Most connections at a time to each HTTP listener.")
     .group("Process")
     .duration(
@@ -141,6 +146,7 @@ impl Config {
     /// The first thing that makes no sense, with exit code 2.
     pub(crate) fn from_values(values: &Values) -> Result<Self, Exit> {
         let block_size = block_size(values)?;
+        let addresses = addresses(values)?;
         let index = index(values)?;
         let server = server(values)?;
         let format = logging::Format::parse(values.text("log-format")).map_err(|why| usage("log-format", &why))?;
@@ -148,11 +154,6 @@ impl Config {
         logging::init(format, level);
         let auth = auth(values)?;
         let tls = tls(values)?;
-        let addresses = Addresses {
-            grpc: values.text("grpc-bind-address").to_owned(),
-            http: values.text("http-bind-address").to_owned(),
-            bridge: values.text("snapshot-bind-address").to_owned(),
-        };
         let tokenizer_models_dir = values.text("tokenizer-models-dir").to_owned();
         let second_tier = second_tier(values)?;
         Ok(Self { addresses, server, index, block_size, auth, tls, tokenizer_models_dir, second_tier })
@@ -175,6 +176,19 @@ fn second_tier(values: &Values) -> Result<Option<SecondTier>, Exit> {
             Ok(Some(SecondTier { endpoint, password_file }))
         }
     }
+}
+
+fn addresses(values: &Values) -> Result<Addresses, Exit> {
+    let address = |flag| {
+        let address = values.text(flag);
+        check_address(address).map_err(|why| usage(flag, &why.to_string()))?;
+        Ok(address.to_owned())
+    };
+    Ok(Addresses {
+        grpc: address("grpc-bind-address")?,
+        http: address("http-bind-address")?,
+        bridge: address("snapshot-bind-address")?,
+    })
 }
 
 fn block_size(values: &Values) -> Result<NonZeroU32, Exit> {
@@ -206,6 +220,7 @@ fn server(values: &Values) -> Result<ServerOptions, Exit> {
         max_unfinished_bytes: at_least_one("grpc-max-unfinished-bytes")? as usize,
         max_grpc_connections: at_least_one("grpc-max-connections")? as usize,
         max_streams: at_least_one("grpc-max-streams")?,
+        max_calls: at_least_one("grpc-max-calls")? as usize,
         max_http_connections: at_least_one("http-max-connections")? as usize,
         sweep_interval: positive(values, "index-sweep-interval")?,
         lame_duck: values.duration("lame-duck"),

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bins_common::signals::{self, Signals};
-use bins_common::{Exit, build};
+use bins_common::{Exit, build, open_files};
 use inferencecache_core::resolve::Resolvers;
 use inferencecache_core::{Index, IndexOptions, PolicyStore, Router, T2Client};
 use inferencecache_wire::http::access::Access;
@@ -13,7 +13,7 @@ use inferencecache_wire::http::auth::{Audiences, BearerGuard};
 use inferencecache_wire::http::review::{ApiServer, HttpTokenReviewer, NoReviewer, SERVICE_ACCOUNT_DIR};
 use inferencecache_wire::metrics::Metrics;
 use inferencecache_wire::second_tier::RedisStore;
-use inferencecache_wire::server::{GrpcTls, Server, TlsLimits};
+use inferencecache_wire::server::{GrpcTls, Server, ServerOptions, TlsLimits};
 use inferencecache_wire::tls::ServerFiles;
 use tokio::runtime::Handle;
 
@@ -60,6 +60,7 @@ async fn serve(config: Config) -> Result<(), Exit> {
         probe_t2_endpoint,
         "startup"
     );
+    open_files(&config.server);
     let server = Server::new(router, policies, access)
         .metrics(metrics)
         .options(config.server)
@@ -81,6 +82,17 @@ async fn serve(config: Config) -> Result<(), Exit> {
             tracing::warn!("graceful_shutdown_interrupted");
             Err(Exit::logged())
         }
+    }
+}
+
+/// Makes room for the connections that are allowed, or says that there is none.
+fn open_files(options: &ServerOptions) {
+    const BESIDES: usize = 64;
+    let wanted = options.max_grpc_connections.saturating_add(options.max_http_connections.saturating_mul(2));
+    let wanted = u64::try_from(wanted.saturating_add(BESIDES)).unwrap_or(u64::MAX);
+    if let Some(limit) = open_files::raise().filter(|&limit| limit < wanted) {
+        let effect = "idle connections are closed early, and new ones may have to wait";
+        tracing::warn!(limit, wanted, effect, "open_files_limited");
     }
 }
 

@@ -2,10 +2,8 @@
 
 mod common;
 
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::process::Output;
-use std::time::{Duration, Instant};
 
 use common::*;
 use inferencecache_wire::grpc::client::{ClientOptions, HintClient, channel};
@@ -44,10 +42,15 @@ fn values_that_make_no_sense_are_refused() {
     assert_refused(&[open, "--engine-block-size=many"], 2, "--engine-block-size");
     assert_refused(&[open, "--grpc-bind-adress=:1"], 2, "did you mean --grpc-bind-address?");
     assert_refused(&[open, "--lame-duck=3"], 2, "--lame-duck");
+    for flag in ["--grpc-bind-address", "--http-bind-address", "--snapshot-bind-address"] {
+        for address in ["", "x", "9090", ":http", ":65536", "::1:9090"] {
+            assert_refused(&[open, flag, address], 2, &format!("{flag}: cannot listen on {address:?}: write host:port"));
+        }
+    }
     assert_refused(&[open, "--index-sweep-interval=0"], 2, "--index-sweep-interval");
     assert_refused(&[open, "--index-max-entries=-1"], 2, "--index-max-entries");
     assert_refused(&[open, "--grpc-max-message-bytes=0"], 2, "--grpc-max-message-bytes");
-    for endpoint in ["redis:http", "rediss://cache", "unix:///run/redis.sock"] {
+    for endpoint in ["garbage", "redis:http", "rediss://cache", "unix:///run/redis.sock"] {
         assert_refused(&[open, &format!("--probe-t2-endpoint={endpoint}")], 2, "--probe-t2-endpoint");
     }
     let (code, text) = refused(&[open, "--probe-t2-endpoint=redis://:hunter2@cache"]);
@@ -97,9 +100,11 @@ fn it_serves_until_it_is_told_to_end() {
         let startup: serde_json::Value = serde_json::from_str(&startup.expect("logged")).expect("JSON");
         assert_eq!((&startup["level"], &startup["grpc_tls"]), (&"INFO".into(), &false.into()));
         assert_eq!((&startup["version"], &startup["commit"]), (&"dev".into(), &"unknown".into()));
-        assert_eq!(startup["grpc_addr"], server.grpc);
-        assert_eq!(startup["http_addr"], server.http);
-        assert!(startup["snapshot_addr"].is_string());
+        for listener in ["grpc_addr", "http_addr", "snapshot_addr"] {
+            assert_eq!(startup[listener], "127.0.0.1:0", "as configured");
+        }
+        let listening = server.said("listening");
+        assert_eq!((&listening["grpc_addr"], &listening["http_addr"]), (&server.grpc.clone().into(), &server.http.clone().into()));
         server.signal(signal);
         let (status, said) = server.ended();
         assert_eq!(status.code(), Some(0));
@@ -121,11 +126,11 @@ fn an_open_report_does_not_hold_it_back() {
     // The call is open once another one on the same server was answered after it.
     let hints = HintClient::new(&server.grpc, &ClientOptions { call_timeout: PATIENCE, ..Default::default() });
     runtime.block_on(async { hints.expect("an address").lookup(pb::LookupRouteRequest::default()).await });
-    let start = Instant::now();
+    let start = std::time::Instant::now();
     server.signal("-TERM");
     let (status, _) = server.ended();
     assert_eq!(status.code(), Some(0));
-    assert!(start.elapsed() < Duration::from_secs(10));
+    assert!(start.elapsed() < std::time::Duration::from_secs(10), "the published limit");
     assert!(runtime.block_on(call).expect("joined").is_err());
 }
 
@@ -161,10 +166,11 @@ fn a_port_in_use_is_named() {
 /// server:154
 #[test]
 fn log_options_are_forgiving() {
-    let flags = ["--insecure-disable-auth", "--log-format= Text ", "--log-level=WARNING", "--grpc-bind-address=x"];
-    let (code, text) = refused(&flags);
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let taken = format!("--grpc-bind-address={}", taken.local_addr().expect("bound"));
+    let (code, text) = refused(&["--insecure-disable-auth", "--log-format= Text ", "--log-level=WARNING", &taken]);
     assert_eq!(code, 1);
-    let lines: Vec<_> = text.lines().collect();
+    let lines: Vec<_> = text.lines().filter(|line| !line.contains("open_files_limited")).collect();
     assert_eq!(lines.len(), 2, "{text}");
     assert!(lines[0].starts_with("time=") && lines[0].contains(" level=WARN msg=controller_auth_disabled reason="));
     assert!(lines[1].contains(" level=ERROR msg=serve_error err=\""));
@@ -182,7 +188,10 @@ fn a_tokenizer_directory_is_not_silently_ignored() {
 /// server:130 server:144
 #[test]
 fn a_probe_asks_the_store_that_is_named() {
-    let nobody = format!("127.0.0.1:{}", free_port());
+    // Bound and not listening: whoever connects is refused for as long as it lives.
+    let nobody = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
+    nobody.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a free port");
+    let nobody = nobody.local_addr().ok().and_then(|address| address.as_socket()).expect("bound").to_string();
     for (store, results) in [
         (vec![], r#""t2":"skipped"}"#.to_owned()),
         (
@@ -190,17 +199,9 @@ fn a_probe_asks_the_store_that_is_named() {
             r#""t2":"failed","errors":[{"stage":"t2","message":"put failed: connection refused"}]}"#.to_owned(),
         ),
     ] {
-        let bridge = format!("127.0.0.1:{}", free_port());
-        let mut flags = vec![format!("--snapshot-bind-address={bridge}")];
-        flags.extend(store);
-        let _server = Running::start(&flags.iter().map(String::as_str).collect::<Vec<_>>());
+        let server = Running::start(&store.iter().map(String::as_str).collect::<Vec<_>>());
         let body = r#"{"backend":"cb-1","model":"m","hashScheme":"vllm"}"#;
-        let mut stream = TcpStream::connect(&bridge).expect("the bridge is open");
-        let length = body.len();
-        let head = "POST /probe HTTP/1.1\r\nHost: test\r\nConnection: close";
-        write!(stream, "{head}\r\nContent-Length: {length}\r\n\r\n{body}").expect("sent");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
+        let answer = ask(&server.bridge, "POST", "/probe", body).expect("the bridge is open");
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
         assert!(answer.contains(&format!(r#"{{"backend":"cb-1","ingest":"ok","routing":"ok",{results}"#)), "{answer}");
     }
@@ -266,25 +267,67 @@ fn prompts_are_tokenised_with_the_models_of_a_directory() {
     assert!(status.success());
 }
 
-/// server:83
+/// server:83. Every way a lookup can end, on an index that holds something, with prompts and keys that must not be seen.
 #[test]
 fn lookups_are_never_logged() {
     let server = Running::start(&["--log-level=debug"]);
+    let policy = concat!(
+        r#"{"version":7,"policies":[{"namespace":"strict","minimumMatchedTokens":1,"strategy":{"requireChain":true}},"#,
+        r#"{"namespace":"late","minimumMatchedTokens":1,"lookupTimeoutMs":1}]}"#
+    );
+    assert!(ask(&server.bridge, "POST", "/policy", policy).is_some_and(|answer| answer.contains(" 204 ")));
+    let stats = Some(pb::ReplicaStats { hit_rate: 0.9, ..Default::default() });
+    let update = |tenant: &str, key: &str, stats| pb::CacheStateUpdate {
+        replica_id: format!("{tenant}-replica"),
+        tenant_id: tenant.to_owned(),
+        model_id: "m".to_owned(),
+        hash_scheme: "vllm".to_owned(),
+        prefixes: vec![pb::PrefixEntry {
+            prefix_hash: key.as_bytes().to_vec(),
+            token_count: 128,
+            ..Default::default()
+        }],
+        stats,
+        ..Default::default()
+    };
+    let lookup = |tenant: &str| pb::LookupRouteRequest {
+        tenant_id: tenant.to_owned(),
+        model_id: "m".to_owned(),
+        hash_scheme: "vllm".to_owned(),
+        ..Default::default()
+    };
+    let with_key = |key: &str| pb::LookupRouteRequest { prefix_hash: key.as_bytes().to_vec(), ..lookup("t") };
     let runtime = runtime();
     runtime.block_on(async {
-        let options = ClientOptions { call_timeout: PATIENCE, ..ClientOptions::default() };
-        let client = HintClient::new(&server.grpc, &options).expect("an address");
-        for model in ["m", "", "x"] {
-            let request = pb::LookupRouteRequest {
-                model_id: model.to_owned(),
-                tenant_id: "t".to_owned(),
-                hash_scheme: "vllm".to_owned(),
-                prompt_text: "a secret".to_owned(),
-                ..Default::default()
-            };
-            let hint = client.lookup(request).await;
-            assert_eq!((hint.response.reason_code.as_str(), hint.degraded), ("NO_HINT", None));
+        let channel = channel(&server.grpc, &ClientOptions { call_timeout: PATIENCE, ..Default::default() });
+        let mut client = InferenceCacheClient::new(channel.expect("an address"));
+        let updates = [update("t", "secret-key", None), update("warm", "other", stats)];
+        client.report_cache_state(tokio_stream::iter(updates)).await.expect("an Ack");
+        let text = pb::LookupRouteRequest { prompt_text: "a secret".to_owned(), ..lookup("t") };
+        for (request, reason) in [
+            (with_key("secret-key"), "PREFIX_MATCH"),
+            (with_key("secret-novel"), "AFFINITY_HINT"),
+            (pb::LookupRouteRequest { prefix_hash: b"secret".to_vec(), ..lookup("warm") }, "TENANT_HOT"),
+            (text, "NO_HINT"),
+            (pb::LookupRouteRequest { tenant_id: "secret".to_owned(), ..with_key("secret") }, "UNKNOWN_TENANT"),
+            (pb::LookupRouteRequest { model_id: "secret".to_owned(), ..with_key("secret") }, "UNKNOWN_MODEL"),
+            (pb::LookupRouteRequest { hash_scheme: "secret".to_owned(), ..with_key("x") }, "UNKNOWN_HASH_SCHEME"),
+            (lookup("strict"), "POLICY_REQUIRES_CHAIN"),
+            (pb::LookupRouteRequest { prefix_hash: vec![b's'; 65], ..lookup("t") }, "NO_HINT"),
+            (pb::LookupRouteRequest { token_ids: (0..40).collect(), ..lookup("t") }, "AFFINITY_HINT"),
+        ] {
+            let response = client.lookup_route(request).await.expect("status OK").into_inner();
+            assert_eq!(response.reason_code, reason);
         }
+        let mut expired = tonic::Request::new(with_key("secret-key"));
+        expired.metadata_mut().insert("grpc-timeout", "1n".parse().expect("ASCII"));
+        let response = client.lookup_route(expired).await.expect("status OK").into_inner();
+        assert_eq!(response.reason_code, "TIMEOUT");
+        let mut odd = tonic::Request::new(with_key("secret-key"));
+        odd.metadata_mut().insert("grpc-timeout", "soon".parse().expect("ASCII"));
+        assert_eq!(client.lookup_route(odd).await.expect_err("refused").code(), tonic::Code::Internal);
+        let large = pb::LookupRouteRequest { token_ids: vec![u32::MAX; 1_000_000], ..lookup("t") };
+        assert_eq!(client.lookup_route(large).await.expect_err("refused").code(), tonic::Code::ResourceExhausted);
     });
     server.signal("-TERM");
     let (_, said) = server.ended();

@@ -2,10 +2,17 @@
 
 use std::time::Duration;
 
+use tonic::codegen::http::HeaderMap;
+
 /// Header that carries it.
 pub(super) const HEADER: &str = "grpc-timeout";
 
-/// Parses `100m`, `5S`: at most eight digits and a unit. `None` for anything else, as if there were no limit.
+/// The limit of a call; `None` without one.
+pub(super) fn of(headers: &HeaderMap) -> Option<Duration> {
+    headers.get(HEADER).and_then(|value| parse(value.as_bytes()))
+}
+
+/// Parses `100m`, `5S`: at most eight digits and a unit. `None` for anything else, which is refused.
 pub(super) fn parse(value: &[u8]) -> Option<Duration> {
     let (unit, digits) = value.split_last()?;
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
@@ -29,7 +36,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn every_unit_is_read_and_the_rest_ignored() {
+    fn every_unit_is_read_and_the_rest_is_not() {
         for (text, want) in [
             ("3H", Some(Duration::from_secs(10_800))),
             ("1M", Some(Duration::from_secs(60))),

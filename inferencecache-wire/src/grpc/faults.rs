@@ -1,7 +1,8 @@
 //! Faults that arise before a request exists, with the status codes gRPC implementations agree on.
 //!
 //! The library answers an oversized message with `OUT_OF_RANGE`; others say `RESOURCE_EXHAUSTED`, and so do we. And a
-//! caller whose time is up before its request has arrived is told so, instead of being waited for. Bytes of unfinished
+//! caller whose time is up before its request has arrived is told so, instead of being waited for; one without a time limit
+//! of its own gets one, except for streams of requests. A time limit that cannot be read is refused. Bytes of unfinished
 //! messages are charged to one budget, [`DEFAULT_BUDGET`](super::service::DEFAULT_BUDGET) unless told otherwise.
 
 use std::convert::Infallible;
@@ -27,17 +28,21 @@ const STATUS: &str = "grpc-status";
 /// How long beyond its deadline a request may still arrive: one that is complete gets a proper `TIMEOUT` from its handler.
 const GRACE: Duration = Duration::from_millis(100);
 
+/// End of the path of the one method whose requests are a stream: it may stay open for as long as its caller likes.
+const STREAM: &str = "/ReportCacheState";
+
 /// Wraps a gRPC service; see the module.
 #[derive(Debug, Clone)]
 pub struct Faults<S> {
     inner: S,
     budget: Arc<Budget>,
+    request_timeout: Duration,
 }
 
 impl<S> Faults<S> {
-    /// Wraps `inner`; unfinished messages are charged to `budget`.
-    pub(super) fn new(inner: S, budget: Arc<Budget>) -> Self {
-        Self { inner, budget }
+    /// Wraps `inner`; unfinished messages are charged to `budget`, and each request must arrive within `request_timeout`.
+    pub(super) fn new(inner: S, budget: Arc<Budget>, request_timeout: Duration) -> Self {
+        Self { inner, budget, request_timeout }
     }
 }
 
@@ -59,15 +64,30 @@ where
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        let limit = request.headers().get(deadline::HEADER).and_then(|value| deadline::parse(value.as_bytes()));
-        let limit = limit.map(|limit| {
+        if let Some(refusal) = malformed_timeout(request.headers()) {
+            return Answered { state: State::Refused(Some(refusal)), limit: None };
+        }
+        let asked = deadline::of(request.headers()).map(|limit| limit + GRACE);
+        let most = (!request.uri().path().ends_with(STREAM)).then_some(self.request_timeout);
+        let limit = asked.into_iter().chain(most).min().map(|limit| {
             let decoded = Decoded::default();
             request.extensions_mut().insert(decoded.clone());
-            Limit { decoded, ends: tokio::time::Instant::now() + limit + GRACE, sleep: None }
+            Limit { decoded, ends: tokio::time::Instant::now() + limit, sleep: None }
         });
         let request = request.map(|body| Metered::wrap(body, &self.budget));
-        Answered { inner: self.inner.call(request), limit }
+        Answered { state: State::Asked(self.inner.call(request)), limit }
     }
+}
+
+/// The refusal of a call whose time limit cannot be read, as other implementations spell it.
+pub(crate) fn malformed_timeout(headers: &HeaderMap) -> Option<Status> {
+    let value = headers.get(deadline::HEADER)?;
+    deadline::parse(value.as_bytes()).is_none().then(|| Status::internal("malformed grpc-timeout"))
+}
+
+/// The answer to a call whose request does not arrive in time.
+pub(crate) fn late() -> Status {
+    Status::deadline_exceeded("the deadline passed before the request had arrived")
 }
 
 /// Set by a handler once it has its request: from then on it answers itself when time is up.
@@ -90,8 +110,14 @@ struct Limit {
 /// The answer of the wrapped service, its codes mended.
 #[must_use = "futures do nothing unless polled"]
 pub struct Answered<F> {
-    inner: F,
+    state: State<F>,
     limit: Option<Limit>,
+}
+
+enum State<F> {
+    /// Not handed to the service. `None` once it has been said.
+    Refused(Option<Status>),
+    Asked(F),
 }
 
 impl<F> std::fmt::Debug for Answered<F> {
@@ -108,7 +134,13 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        if let Poll::Ready(Ok(mut response)) = Pin::new(&mut this.inner).poll(cx) {
+        let inner = match &mut this.state {
+            State::Refused(status) => {
+                return status.take().map_or(Poll::Pending, |status| Poll::Ready(Ok(status.into_http())));
+            }
+            State::Asked(inner) => inner,
+        };
+        if let Poll::Ready(Ok(mut response)) = Pin::new(inner).poll(cx) {
             mend(response.headers_mut());
             return Poll::Ready(Ok(response));
         }
@@ -120,8 +152,7 @@ where
         if sleep.as_mut().poll(cx).is_pending() {
             return Poll::Pending;
         }
-        let status = Status::deadline_exceeded("the deadline passed before the request had arrived");
-        Poll::Ready(Ok(status.into_http()))
+        Poll::Ready(Ok(late().into_http()))
     }
 }
 

@@ -1,8 +1,16 @@
 //! The eight RPCs over any [`IndexApi`], to be mounted in any tonic server.
 //!
-//! ```ignore
-//! let service = InferenceCacheService::new(Router::new(index, policies));
-//! tonic::transport::Server::builder().add_service(service.mount()).serve(addr).await?;
+//! ```
+//! # fn mounted() -> axum::Router {
+//! use std::sync::Arc;
+//!
+//! use inferencecache_core::{Index, IndexOptions, PolicyStore, Router};
+//! use inferencecache_wire::grpc::service::InferenceCacheService;
+//!
+//! let index = Arc::new(Index::new(IndexOptions::default()));
+//! let service = InferenceCacheService::new(Router::new(index, Arc::new(PolicyStore::default())));
+//! tonic::service::Routes::new(service.mount()).into_axum_router()
+//! # }
 //! ```
 //!
 //! Once a request is decoded, `LookupRoute`, `RenderTemplate` and `LookupPDRoute` answer with status OK, whatever happens.
@@ -10,6 +18,7 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use inferencecache_core::{IndexApi, RESERVED_TENANT, Router};
 use tokio_util::sync::CancellationToken;
@@ -29,6 +38,9 @@ use crate::{convert, pb};
 /// Largest request message, in bytes, unless configured otherwise: 4 MiB.
 pub const DEFAULT_MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 
+/// For the request of a call to arrive, unless configured otherwise: 30 s.
+pub const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// The service, not yet mounted. Generic over the index, which may be a trait object.
 #[derive(Debug, Clone)]
 pub struct InferenceCacheService<I: ?Sized> {
@@ -36,6 +48,7 @@ pub struct InferenceCacheService<I: ?Sized> {
     metrics: Arc<Metrics>,
     max_message_bytes: usize,
     max_unfinished_bytes: usize,
+    request_timeout: Duration,
     isolated: bool,
     stop: CancellationToken,
 }
@@ -59,6 +72,7 @@ impl<I: IndexApi + ?Sized> InferenceCacheService<I> {
             metrics: Arc::default(),
             max_message_bytes: DEFAULT_MAX_MESSAGE_BYTES,
             max_unfinished_bytes: DEFAULT_BUDGET,
+            request_timeout: DEFAULT_REQUEST_TIMEOUT,
             isolated: false,
             stop: CancellationToken::new(),
         }
@@ -86,6 +100,14 @@ impl<I: IndexApi + ?Sized> InferenceCacheService<I> {
         self
     }
 
+    /// Ends a call with `DEADLINE_EXCEEDED` whose request is not complete after `timeout`, whatever its caller's own limit.
+    /// Streams of requests have no such limit. Default [`DEFAULT_REQUEST_TIMEOUT`].
+    #[must_use]
+    pub fn request_timeout(mut self, timeout: Duration) -> Self {
+        self.request_timeout = timeout;
+        self
+    }
+
     /// Asks the index on the blocking pool, at most 256 lookups at a time, so that a deadline holds even if the index
     /// blocks. Default off: the embedded index never does, and handing over costs more than its answer.
     #[must_use]
@@ -104,7 +126,7 @@ impl<I: IndexApi + ?Sized> InferenceCacheService<I> {
     /// Makes the tonic service.
     #[must_use]
     pub fn mount(self) -> Mounted<I> {
-        let Self { router, metrics, max_message_bytes, max_unfinished_bytes, isolated, stop } = self;
+        let Self { router, metrics, max_message_bytes, max_unfinished_bytes, request_timeout, isolated, stop } = self;
         let budget = Budget::new(max_unfinished_bytes, metrics.clone());
         let reports = Reports {
             index: router.index.clone(),
@@ -113,7 +135,8 @@ impl<I: IndexApi + ?Sized> InferenceCacheService<I> {
             sizes: BlockSizes::new(router.block_size),
         };
         let rpcs = Rpcs { lookups: Lookups::new(router, metrics, isolated), reports, stop };
-        Faults::new(InferenceCacheServer::new(rpcs).max_decoding_message_size(max_message_bytes), budget)
+        let server = InferenceCacheServer::new(rpcs).max_decoding_message_size(max_message_bytes);
+        Faults::new(server, budget, request_timeout)
     }
 }
 
@@ -143,7 +166,7 @@ impl<I: IndexApi + ?Sized> InferenceCache for Rpcs<I> {
         if let Some(decoded) = request.extensions().get::<Decoded>() {
             decoded.set();
         }
-        let limit = request.metadata().get(deadline::HEADER).and_then(|value| deadline::parse(value.as_bytes()));
+        let limit = deadline::of(request.metadata().as_ref());
         Ok(Response::new(self.lookups.answer(request.into_inner(), limit).await))
     }
 

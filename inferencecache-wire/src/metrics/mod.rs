@@ -79,6 +79,18 @@ pub enum Handshake {
     Refused,
 }
 
+/// Why the server closed a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Closed {
+    /// Its listener was full, and it had been idle longest.
+    MadeRoom,
+    /// Its peer did not take what it was sent.
+    SlowReader,
+}
+
+/// Counts something when asked; `None` once there is nothing left to count.
+type Count = Box<dyn Fn() -> Option<u64> + Send + Sync>;
+
 /// Everything the server counts. Share it by [`Arc`](std::sync::Arc).
 pub struct Metrics {
     registry: Registry,
@@ -87,6 +99,8 @@ pub struct Metrics {
     tenants: Labels<OnceLock<IntCounter>>,
     /// Keys of the models that have no label of their own.
     unlabelled: Mutex<Unlabelled>,
+    /// Counts the entries of the index.
+    storage: Mutex<Option<Count>>,
     families: Families,
 }
 
@@ -119,6 +133,8 @@ struct Families {
     pushes: IntCounterVec,
     last_push: Gauge,
     refused_connections: IntCounterVec,
+    closed_connections: IntCounterVec,
+    refused_calls: IntCounter,
     refused_unfinished: IntCounter,
     storage_entries: IntGauge,
     sweep_seconds: Gauge,
@@ -160,6 +176,7 @@ impl Metrics {
             models: Labels::new(limits),
             tenants: Labels::new(limits),
             unlabelled: Mutex::default(),
+            storage: Mutex::default(),
             families,
         }
     }
@@ -174,6 +191,9 @@ impl Metrics {
     #[must_use]
     pub fn render(&self) -> String {
         self.process.lock().refresh();
+        if let Some(entries) = self.storage.lock().as_ref().and_then(|count| count()) {
+            self.families.storage_entries.set(i64::try_from(entries).unwrap_or(i64::MAX));
+        }
         let mut text = String::new();
         // Fails only on a family without a name, and all have one.
         let _ = TextEncoder::new().encode_utf8(&self.registry.gather(), &mut text);
@@ -324,15 +344,33 @@ impl Metrics {
         self.families.refused_connections.with_label_values(&[listener]).inc();
     }
 
+    /// One connection was closed although its peer had done nothing against the protocol.
+    pub fn connection_closed(&self, listener: &str, why: Closed) {
+        let reason = match why {
+            Closed::MadeRoom => "made_room",
+            Closed::SlowReader => "slow_reader",
+        };
+        self.families.closed_connections.with_label_values(&[listener, reason]).inc();
+    }
+
+    /// One call beyond the limit of calls at a time was refused.
+    pub(crate) fn call_refused(&self) {
+        self.families.refused_calls.inc();
+    }
+
     /// Counts a call that was refused because incomplete messages held too many bytes.
     pub(crate) fn buffer_refused(&self) {
         self.families.refused_unfinished.inc();
     }
 
-    /// How long the last sweep took, and how many storage entries it left.
-    pub fn swept(&self, took: Duration, storage_entries: u64) {
+    /// How long the last sweep took.
+    pub fn swept(&self, took: Duration) {
         self.families.sweep_seconds.set(took.as_secs_f64());
-        self.families.storage_entries.set(i64::try_from(storage_entries).unwrap_or(i64::MAX));
+    }
+
+    /// Asks `entries` with each scrape how many entries count towards the cap; `None` once the index is gone.
+    pub fn count_storage(&self, entries: impl Fn() -> Option<u64> + Send + Sync + 'static) {
+        *self.storage.lock() = Some(Box::new(entries));
     }
 }
 
@@ -495,13 +533,22 @@ impl Families {
                 "Connections closed because their listener was full.",
                 &["listener"],
             ),
+            closed_connections: counters(
+                "inferencecache_connections_closed_total",
+                "Connections closed to make room for another, or because their peer did not read.",
+                &["listener", "reason"],
+            ),
+            refused_calls: counter(
+                "inferencecache_grpc_calls_refused_total",
+                "Calls refused because too many were under way.",
+            ),
             refused_unfinished: counter(
                 "inferencecache_grpc_unfinished_refused_total",
                 "Calls refused because incomplete messages held too many bytes.",
             ),
             storage_entries: gauge(
                 "inferencecache_index_storage_entries",
-                "Replica-prefix pairs that count towards the cap, as of the last sweep.",
+                "Replica-prefix pairs that count towards the cap.",
             ),
             sweep_seconds: float("inferencecache_index_sweep_seconds", "Time that the last sweep took."),
         }

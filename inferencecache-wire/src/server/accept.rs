@@ -6,15 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::ServeError;
-use crate::metrics::Metrics;
+use super::places::{Activity, Places};
+use crate::metrics::{Closed, Metrics};
 
 /// How long to wait when the system has no room for one more connection.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How long a connection that has to leave may take to say so to its peer.
+const PARTING: Duration = Duration::from_millis(250);
 
 /// When connections are to end.
 #[derive(Debug, Clone, Default)]
@@ -42,12 +44,12 @@ impl Accepting {
     ///
     /// # Errors
     /// When the listener itself is broken.
-    pub(super) async fn run<F>(self, serve: impl Fn(TcpStream) -> F) -> Result<(), ServeError>
+    pub(super) async fn run<F>(self, serve: impl Fn(TcpStream, &Arc<Activity>) -> F) -> Result<(), ServeError>
     where
         F: Future<Output = ()> + Send + 'static,
     {
         let Self { name, listener, max_connections, metrics, ending } = self;
-        let room = Arc::new(Semaphore::new(max_connections));
+        let places = Places::new(max_connections);
         loop {
             let accepted = tokio::select! {
                 biased;
@@ -59,26 +61,36 @@ impl Accepting {
                 Err(why) => match blame(&why) {
                     Blame::Peer => continue,
                     Blame::System => {
+                        if places.dismiss() {
+                            metrics.connection_closed(name, Closed::MadeRoom);
+                        }
                         tokio::time::sleep(PAUSE).await;
                         continue;
                     }
                     Blame::Listener => return Err(ServeError { listener: name, source: why }),
                 },
             };
-            let Ok(permit) = room.clone().try_acquire_owned() else {
+            let Some((place, full)) = places.take() else {
                 metrics.connection_refused(name);
                 continue; // closed by being dropped
             };
+            if full {
+                metrics.connection_closed(name, Closed::MadeRoom);
+            }
             let _ = stream.set_nodelay(true);
-            let connection = serve(stream);
+            let connection = serve(stream, &place.activity);
             let kill = ending.kill.clone();
             ending.open.spawn(async move {
+                let gone = async {
+                    place.activity.leave.cancelled().await;
+                    tokio::time::sleep(PARTING).await;
+                };
                 tokio::select! {
                     biased;
                     () = kill.cancelled() => {}
+                    () = gone => {}
                     () = connection => {}
                 }
-                drop(permit);
             });
         }
     }

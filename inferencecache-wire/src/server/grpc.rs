@@ -3,9 +3,10 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use futures::FutureExt as _;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::server::conn::http2;
 use hyper::service::Service as HyperService;
@@ -23,9 +24,13 @@ use tonic_health::server::HealthReporter;
 use tower::Service as _;
 
 use super::ServerOptions;
+use super::calls::{Calls, Held};
 use super::handshake::Introduced;
+use super::http::until_asked;
+use super::places::Activity;
 use crate::grpc::faults;
 use crate::grpc::service::Mounted;
+use crate::metrics::{Closed, Metrics};
 use crate::pb;
 
 const UNAVAILABLE: &str = "14";
@@ -34,7 +39,16 @@ const UNAVAILABLE: &str = "14";
 pub(super) struct GrpcPort<I: IndexApi + ?Sized> {
     main: Mounted<I>,
     beside: Routes,
+    calls: Arc<Calls>,
+    metrics: Arc<Metrics>,
+    request_timeout: Duration,
     pub(super) stop: CancellationToken,
+}
+
+/// The port, as one connection sees it.
+struct Connected<I: IndexApi + ?Sized> {
+    port: GrpcPort<I>,
+    activity: Arc<Activity>,
 }
 
 /// The health service's answers: for the server as a whole and for our service, always the same.
@@ -65,13 +79,25 @@ impl Health {
 
 impl<I: IndexApi + ?Sized> Clone for GrpcPort<I> {
     fn clone(&self) -> Self {
-        Self { main: self.main.clone(), beside: self.beside.clone(), stop: self.stop.clone() }
+        Self {
+            main: self.main.clone(),
+            beside: self.beside.clone(),
+            calls: self.calls.clone(),
+            metrics: self.metrics.clone(),
+            request_timeout: self.request_timeout,
+            stop: self.stop.clone(),
+        }
     }
 }
 
 impl<I: IndexApi + ?Sized> GrpcPort<I> {
     /// The port, and the handle that drives its health service.
-    pub(super) fn new(main: Mounted<I>, stop: CancellationToken) -> (Self, Health) {
+    pub(super) fn new(
+        main: Mounted<I>,
+        metrics: &Arc<Metrics>,
+        options: &ServerOptions,
+        stop: CancellationToken,
+    ) -> (Self, Health) {
         let (reporter, health) = tonic_health::server::health_reporter();
         let mut routes = Routes::builder();
         routes.add_service(health);
@@ -86,13 +112,22 @@ impl<I: IndexApi + ?Sized> GrpcPort<I> {
             routes.add_service(v1alpha);
         }
         let names = ["", <Mounted<I> as NamedService>::NAME];
-        (Self { main, beside: routes.routes().prepare(), stop }, Health { reporter, names })
+        let port = Self {
+            main,
+            beside: routes.routes().prepare(),
+            calls: Calls::new(options.max_calls, metrics.clone()),
+            metrics: metrics.clone(),
+            request_timeout: options.request_timeout,
+            stop,
+        };
+        (port, Health { reporter, names })
     }
 
     /// Serves one connection until it ends or is asked to.
     pub(super) fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         &self,
         stream: S,
+        activity: &Arc<Activity>,
         options: &ServerOptions,
     ) -> impl Future<Output = ()> + Send + use<I, S> {
         let mut http = http2::Builder::new(TokioExecutor::new());
@@ -101,39 +136,64 @@ impl<I: IndexApi + ?Sized> GrpcPort<I> {
             .keep_alive_timeout(options.keepalive_timeout)
             .max_concurrent_streams(options.max_streams);
         let io = TokioIo::new(Introduced::within(options.header_timeout, stream));
-        let connection = http.serve_connection(io, self.clone());
-        let stop = self.stop.clone();
+        let connection = http.serve_connection(io, Connected { port: self.clone(), activity: activity.clone() });
+        let (stop, metrics) = (self.stop.clone(), self.metrics.clone());
+        let (activity, patience) = (activity.clone(), options.reader_timeout);
         async move {
-            tokio::pin!(connection);
+            let connection = std::pin::pin!(connection);
             tokio::select! {
-                _ = connection.as_mut() => return,
-                () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
+                biased;
+                () = until_asked(connection, &stop, &activity.leave) => {}
+                () = unread(&activity, patience) => metrics.connection_closed("grpc", Closed::SlowReader),
             }
-            let _ = connection.await;
         }
     }
 }
 
-impl<I: IndexApi + ?Sized> HyperService<Request<Incoming>> for GrpcPort<I> {
+/// Resolves when a peer has let its answers lie for `patience`, and at most twice that.
+async fn unread(activity: &Activity, patience: Duration) {
+    let mut before = None;
+    loop {
+        tokio::time::sleep(patience).await;
+        let now = activity.awaits_reader();
+        if now.is_some() && now == before {
+            return;
+        }
+        before = now;
+    }
+}
+
+impl<I: IndexApi + ?Sized> HyperService<Request<Incoming>> for Connected<I> {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let GrpcPort { main, beside, calls, request_timeout, stop, .. } = &self.port;
+        let call = match calls.begin(&self.activity) {
+            Ok(call) => call,
+            Err(refusal) => return Box::pin(std::future::ready(Ok(refusal))),
+        };
         let request = request.map(Body::new);
         let rest = request.uri().path().strip_prefix('/').and_then(|path| path.strip_prefix(Mounted::<I>::NAME));
         if rest.is_some_and(|rest| rest.starts_with('/')) {
-            return Box::pin(self.main.clone().call(request));
+            let answer = main.clone().call(request);
+            return Box::pin(async move { Ok(call.answered(answer.await?)) });
         }
-        let stop = self.stop.clone();
+        if let Some(refusal) = faults::malformed_timeout(request.headers()) {
+            return Box::pin(std::future::ready(Ok(refusal.into_http())));
+        }
         // Both directions end: who serves a stream may wait for its requests in a task of its own.
-        let request = request.map(|body| Body::new(Ended::new(body, &stop, false)));
-        Box::pin(self.beside.clone().call(request).map(move |answered| {
-            answered.map(|mut response| {
-                faults::mend(response.headers_mut());
-                response.map(|body| Body::new(Ended::new(body, &stop, true)))
-            })
-        }))
+        let request = request.map(|body| Body::new(Ended::new(body, stop, false)));
+        let answer = tokio::time::timeout(*request_timeout, beside.clone().call(request));
+        let stop = stop.clone();
+        Box::pin(async move {
+            let Ok(answer) = answer.await else { return Ok(faults::late().into_http()) };
+            let mut response = answer?;
+            faults::mend(response.headers_mut());
+            // A stream of answers may have nothing to say for hours; only a peer that does not take a whole one is slow.
+            Ok(response.map(|body| Body::new(Held::new(Body::new(Ended::new(body, &stop, true)), call))))
+        })
     }
 }
 

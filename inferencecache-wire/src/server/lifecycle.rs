@@ -4,20 +4,14 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Instant;
 
-use hyper::Request;
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::{Service as _, service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use inferencecache_core::IndexApi;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
 use super::accept::{Accepting, Ending};
 use super::grpc::GrpcPort;
+use super::http::Http;
 use super::{Listeners, ServeError, Server, ServerOptions};
 use crate::grpc::service::InferenceCacheService;
-use crate::http::access::Peer;
 use crate::http::bridge::Bridge;
 use crate::http::public;
 use crate::metrics::Metrics;
@@ -35,9 +29,10 @@ pub(super) async fn run<I: IndexApi + ?Sized>(
         .metrics(metrics.clone())
         .max_message_bytes(options.max_message_bytes)
         .max_unfinished_bytes(options.max_unfinished_bytes)
+        .request_timeout(options.request_timeout)
         .isolate_lookups(options.isolate_lookups)
         .stop_with(ending.stop.clone());
-    let (port, health) = GrpcPort::new(service.mount(), ending.stop.clone());
+    let (port, health) = GrpcPort::new(service.mount(), &metrics, &options, ending.stop.clone());
     let accepting = |name, listener, max_connections| Accepting {
         name,
         listener,
@@ -46,16 +41,20 @@ pub(super) async fn run<I: IndexApi + ?Sized>(
         ending: ending.clone(),
     };
     let grpc = accepting("grpc", listeners.grpc, options.max_grpc_connections);
-    let grpc = grpc.run(|stream| transport.serve(stream, &port, &options));
+    let grpc = grpc.run(|stream, activity| transport.serve(stream, activity, &port, &options));
     let http = |name, listener: TcpListener, routes: axum::Router| {
-        let (ending, options) = (ending.clone(), options.clone());
-        accepting(name, listener, options.max_http_connections)
-            .run(move |stream| serve_http(stream, routes.clone(), &options, &ending))
+        let http = Http { name, routes, options: options.clone(), metrics: metrics.clone(), stop: ending.stop.clone() };
+        accepting(name, listener, options.max_http_connections).run(move |stream, activity| http.serve(stream, activity))
     };
     let public = http("http", listeners.http, public::router(metrics.clone(), readiness.clone()));
     let bridge = Bridge::new(index.clone(), policies, metrics.clone(), access).second_tier(second_tier);
     let bridge = http("bridge", listeners.bridge, bridge.router());
 
+    let counted = Arc::downgrade(&index);
+    metrics.count_storage(move || {
+        let (all, reserved) = counted.upgrade()?.storage_entries();
+        Some(all.saturating_sub(reserved))
+    });
     metrics.set_grpc_tls(transport.is_tls());
     readiness.set(true);
     health.set(true).await;
@@ -108,35 +107,6 @@ pub(super) async fn run<I: IndexApi + ?Sized>(
     }
 }
 
-/// Serves one HTTP/1.1 connection until it ends or is asked to.
-fn serve_http(
-    stream: TcpStream,
-    routes: axum::Router,
-    options: &ServerOptions,
-    ending: &Ending,
-) -> impl Future<Output = ()> + Send + use<> {
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(options.header_timeout);
-    let peer = stream.peer_addr().map(|address| Peer(address.ip()));
-    let routes = TowerToHyperService::new(routes);
-    let routes = service_fn(move |mut request: Request<Incoming>| {
-        if let Ok(peer) = &peer {
-            request.extensions_mut().insert(*peer);
-        }
-        routes.call(request)
-    });
-    let connection = http.serve_connection(TokioIo::new(stream), routes);
-    let stop = ending.stop.clone();
-    async move {
-        tokio::pin!(connection);
-        tokio::select! {
-            _ = connection.as_mut() => return,
-            () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
-        }
-        let _ = connection.await;
-    }
-}
-
 /// Removes what has outlived its TTL, again and again.
 async fn sweep<I: IndexApi + ?Sized>(index: Arc<I>, metrics: &Metrics, options: &ServerOptions) {
     let first = tokio::time::Instant::now() + options.sweep_interval;
@@ -148,11 +118,10 @@ async fn sweep<I: IndexApi + ?Sized>(index: Arc<I>, metrics: &Metrics, options: 
         let swept = tokio::task::spawn_blocking(move || {
             let start = Instant::now();
             index.sweep();
-            let (all, reserved) = index.storage_entries();
-            (start.elapsed(), all.saturating_sub(reserved))
+            start.elapsed()
         });
         match swept.await {
-            Ok((took, entries)) => metrics.swept(took, entries),
+            Ok(took) => metrics.swept(took),
             Err(_) => metrics.handler_panic("sweep"),
         }
     }

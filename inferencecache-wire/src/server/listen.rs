@@ -33,15 +33,33 @@ pub(super) async fn bind(address: &str) -> Result<TcpListener, BindError> {
     Err(error(why))
 }
 
-/// Where to try, in order.
-async fn candidates(address: &str) -> Result<Vec<SocketAddr>, String> {
+/// Whether `address` has the form that [`Addresses`](super::Addresses) take; whether it can be bound is another matter.
+///
+/// # Errors
+/// [`BindError`], with a next step.
+pub fn check_address(address: &str) -> Result<(), BindError> {
+    split(address).map(drop).map_err(|reason| BindError { address: address.to_owned(), reason })
+}
+
+/// Host, which may be empty, and port.
+fn split(address: &str) -> Result<(&str, u16), String> {
     let malformed = || "write host:port, e.g. :9090 or 127.0.0.1:9090".to_owned();
     let (host, port) = address.rsplit_once(':').ok_or_else(malformed)?;
     let port: u16 = port.parse().map_err(|_| malformed())?;
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    // Colons inside of a host are IPv6, which needs its brackets.
+    if bare.is_none() && host.contains([':', '[', ']', ' ', '/']) {
+        return Err(malformed());
+    }
+    Ok((bare.unwrap_or(host), port))
+}
+
+/// Where to try, in order.
+async fn candidates(address: &str) -> Result<Vec<SocketAddr>, String> {
+    let (host, port) = split(address)?;
     if host.is_empty() {
         return Ok(vec![(Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into()]);
     }
-    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     let resolved = tokio::net::lookup_host((host, port)).await.map_err(|why| why.to_string())?;
     let mut resolved: Vec<SocketAddr> = resolved.collect();
     resolved.sort_by_key(SocketAddr::is_ipv6); // a name means its IPv4 address if it has one, as in Go
@@ -63,13 +81,23 @@ fn listener(address: SocketAddr) -> io::Result<TcpListener> {
 
 #[cfg(test)]
 mod tests {
-    use super::bind;
+    use super::{bind, check_address};
 
     #[tokio::test]
     async fn every_form_of_address_is_bound() {
         for address in [":0", "127.0.0.1:0", "localhost:0", "[::]:0"] {
             let listener = bind(address).await.unwrap_or_else(|why| panic!("{why}"));
             assert_ne!(listener.local_addr().expect("bound").port(), 0);
+        }
+    }
+
+    #[test]
+    fn the_form_is_checked_without_binding() {
+        for address in [":9090", "127.0.0.1:0", "localhost:1", "[::1]:65535", "no.such.host.invalid:1"] {
+            check_address(address).expect(address);
+        }
+        for address in ["", "9090", "x", ":", ":http", ":70000", "::1:80", "a b:1", "http://a:1", "[::1:80"] {
+            assert!(check_address(address).expect_err(address).to_string().contains("write host:port"), "{address}");
         }
     }
 

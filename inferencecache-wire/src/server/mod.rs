@@ -25,10 +25,14 @@
 //! ```
 
 mod accept;
+mod calls;
 mod grpc;
 mod handshake;
+mod http;
 mod lifecycle;
 mod listen;
+mod paced;
+mod places;
 #[cfg(feature = "tls")]
 mod tls;
 mod transport;
@@ -41,12 +45,12 @@ use std::time::Duration;
 use inferencecache_core::{IndexApi, PolicyStore, Router, T2Client};
 use tokio::net::TcpListener;
 
-use crate::grpc::service::{DEFAULT_BUDGET, DEFAULT_MAX_MESSAGE_BYTES};
+use crate::grpc::service::{DEFAULT_BUDGET, DEFAULT_MAX_MESSAGE_BYTES, DEFAULT_REQUEST_TIMEOUT};
 use crate::http::access::Access;
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 
-pub use self::listen::BindError;
+pub use self::listen::{BindError, check_address};
 #[cfg(feature = "tls")]
 pub use self::tls::{GrpcTls, TlsLimits};
 use self::transport::Transport;
@@ -71,7 +75,10 @@ pub struct ServerOptions {
     pub max_unfinished_bytes: usize,
     /// Most calls at a time on one gRPC connection; more wait at the client. Default 1024.
     pub max_streams: u32,
-    /// Most connections at a time to gRPC; more are closed at once and counted. Default 4096.
+    /// Most calls at a time on all gRPC connections; one more is refused with `RESOURCE_EXHAUSTED`. Default 65 536.
+    pub max_calls: usize,
+    /// Most connections at a time to gRPC. One more takes the place of the one that has been idle longest; while all have calls
+    /// under way it is closed at once and counted. Default 4096.
     pub max_grpc_connections: usize,
     /// The same for each HTTP listener. Default 256.
     pub max_http_connections: usize,
@@ -81,6 +88,10 @@ pub struct ServerOptions {
     pub keepalive_timeout: Duration,
     /// For the head of an HTTP request, and for the first bytes of a gRPC connection. Default 5 s.
     pub header_timeout: Duration,
+    /// For the request of a gRPC call to arrive whole, streams of requests excepted. Default 30 s.
+    pub request_timeout: Duration,
+    /// For a peer to take something of what it is sent over HTTP, or one of its answers over gRPC. Default 15 s.
+    pub reader_timeout: Duration,
     /// Between sweeps of what has outlived its TTL. Default 1 min.
     pub sweep_interval: Duration,
     /// Between readiness off and the end of the listeners. Default 3 s; 0 is none.
@@ -144,11 +155,14 @@ impl Default for ServerOptions {
             max_message_bytes: DEFAULT_MAX_MESSAGE_BYTES,
             max_unfinished_bytes: DEFAULT_BUDGET,
             max_streams: 1024,
+            max_calls: 65_536,
             max_grpc_connections: 4096,
             max_http_connections: 256,
             keepalive_interval: Duration::from_secs(30),
             keepalive_timeout: Duration::from_secs(10),
             header_timeout: Duration::from_secs(5),
+            request_timeout: DEFAULT_REQUEST_TIMEOUT,
+            reader_timeout: Duration::from_secs(15),
             sweep_interval: Duration::from_secs(60),
             lame_duck: Duration::from_secs(3),
             drain_timeout: Duration::from_secs(4),

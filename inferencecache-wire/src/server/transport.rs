@@ -1,12 +1,14 @@
 //! What the gRPC port is served over: TCP, or TLS over TCP.
 
 use std::future::Future;
+use std::sync::Arc;
 
 use inferencecache_core::IndexApi;
 use tokio::net::TcpStream;
 
 use super::ServerOptions;
 use super::grpc::GrpcPort;
+use super::places::Activity;
 #[cfg(feature = "tls")]
 use super::tls::GrpcTls;
 
@@ -35,17 +37,18 @@ impl Transport {
     pub(super) fn serve<I: IndexApi + ?Sized>(
         &self,
         stream: TcpStream,
+        activity: &Arc<Activity>,
         port: &GrpcPort<I>,
         options: &ServerOptions,
     ) -> impl Future<Output = ()> + Send + use<I> {
         use futures::future::Either;
         let Some(tls) = self.tls.clone() else {
-            return Either::Left(port.serve(stream, options));
+            return Either::Left(port.serve(stream, activity, options));
         };
-        let (port, options) = (port.clone(), options.clone());
+        let (port, activity, options) = (port.clone(), activity.clone(), options.clone());
         Either::Right(async move {
             if let Some(stream) = tls.accept(stream, &port.stop).await {
-                port.serve(stream, &options).await;
+                port.serve(stream, &activity, &options).await;
             }
         })
     }
@@ -65,9 +68,10 @@ impl Transport {
     pub(super) fn serve<I: IndexApi + ?Sized>(
         &self,
         stream: TcpStream,
+        activity: &Arc<Activity>,
         port: &GrpcPort<I>,
         options: &ServerOptions,
     ) -> impl Future<Output = ()> + Send + use<I> {
-        port.serve(stream, options)
+        port.serve(stream, activity, options)
     }
 }

@@ -7,6 +7,8 @@
 //!
 //! 1. What the files hold decides, never their times.
 //! 2. All files of a side are taken together: a certificate without its key is refused, and what was in use stays in use.
+//!    So is a certificate of the serving side that has expired, is not valid yet, or shares no name with the one in use, for
+//!    as long as that one is valid.
 //! 3. The files are looked at before each handshake, so the next one after a replacement shows it. A disk that does not answer
 //!    within [`READ_TIMEOUT`] holds up nobody for longer than that.
 //! 4. TLS 1.2 and 1.3. The serving side resumes no session: each handshake checks the peer anew.
@@ -85,6 +87,14 @@ pub enum TlsError {
         /// The file.
         path: PathBuf,
         /// What the library said.
+        why: String,
+    },
+    /// Good in itself, but clients that take the one in use would refuse it.
+    #[error("the certificate in {} does not replace the one in use: {why}", path.display())]
+    Unfit {
+        /// Certificate file.
+        path: PathBuf,
+        /// What they would find wrong.
         why: String,
     },
     /// Not a DNS name and not an IP address.

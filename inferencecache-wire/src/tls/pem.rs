@@ -1,5 +1,6 @@
 //! From PEM to what the TLS library takes, and what a certificate says about itself.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,6 +9,8 @@ use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use x509_cert::der::Decode as _;
+use x509_cert::ext::pkix::SubjectAltName;
+use x509_cert::ext::pkix::name::GeneralName;
 
 use super::{TlsError, provider};
 
@@ -16,8 +19,12 @@ use super::{TlsError, provider};
 pub struct Leaf {
     /// Serial number, in hexadecimal.
     pub serial: String,
+    /// Beginning of validity, in seconds since the Unix epoch.
+    pub not_before: u64,
     /// End of validity, in seconds since the Unix epoch.
     pub not_after: u64,
+    /// DNS names and IP addresses that it is for.
+    pub names: Vec<String>,
 }
 
 impl Leaf {
@@ -27,7 +34,47 @@ impl Leaf {
         let certificate = x509_cert::Certificate::from_der(der).ok()?;
         let body = certificate.tbs_certificate();
         let serial = body.serial_number().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-        Some(Self { serial, not_after: body.validity().not_after.to_unix_duration().as_secs() })
+        let validity = body.validity();
+        let [not_before, not_after] =
+            [validity.not_before, validity.not_after].map(|time| time.to_unix_duration().as_secs());
+        let names = match body.get_extension::<SubjectAltName>() {
+            Ok(Some((_, names))) => names.0.iter().filter_map(name).collect(),
+            _ => Vec::new(),
+        };
+        Some(Self { serial, not_before, not_after, names })
+    }
+
+    /// Why clients that take this certificate now would refuse `next`; `None` if they would not, or refuse this one as well.
+    pub(super) fn unfit(&self, next: &Self, now: u64) -> Option<String> {
+        if now > self.not_after {
+            return None; // nothing can be worse
+        }
+        if now > next.not_after {
+            return Some(format!("it expired at {} (Unix seconds)", next.not_after));
+        }
+        if now.saturating_add(CLOCK_SKEW) < next.not_before {
+            return Some(format!("it is not valid before {} (Unix seconds)", next.not_before));
+        }
+        let kept = self.names.is_empty() || self.names.iter().any(|name| next.names.contains(name));
+        (!kept).then(|| {
+            let (names, before) = (next.names.join(", "), self.names.join(", "));
+            format!("it is for {names:?} and none of {before:?}; if that is meant, restart the server")
+        })
+    }
+}
+
+/// How far the clock may be behind that of whoever issues certificates, in seconds.
+const CLOCK_SKEW: u64 = 300;
+
+fn name(name: &GeneralName) -> Option<String> {
+    match name {
+        GeneralName::DnsName(name) => Some(name.as_str().to_ascii_lowercase()),
+        GeneralName::IpAddress(address) => {
+            let bytes = address.as_bytes();
+            let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+            v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok().map(|address| address.to_string())
+        }
+        _ => None,
     }
 }
 
@@ -70,4 +117,37 @@ fn certificates(path: &Path, text: &[u8]) -> Result<Vec<CertificateDer<'static>>
         return Err(TlsError::Missing { path: path.to_owned(), wanted: "PEM certificate" });
     }
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Leaf;
+
+    fn leaf(not_before: u64, not_after: u64, names: &[&str]) -> Leaf {
+        let names = names.iter().map(|&name| name.to_owned()).collect();
+        Leaf { serial: String::new(), not_before, not_after, names }
+    }
+
+    #[test]
+    fn what_clients_would_refuse_does_not_replace_what_they_take() {
+        let current = leaf(1_000, 2_000, &["cache.test", "10.0.0.7"]);
+        let why = |next: &Leaf| current.unfit(next, 1_500);
+        for fine in [
+            leaf(1_400, 3_000, &["cache.test"]),
+            leaf(1_400, 3_000, &["other.test", "10.0.0.7"]),
+            leaf(1_800, 3_000, &["cache.test"]),
+        ] {
+            assert_eq!(why(&fine), None, "{fine:?}");
+        }
+        for (unfit, word) in [
+            (leaf(500, 1_499, &["cache.test"]), "expired at 1499"),
+            (leaf(1_801, 3_000, &["cache.test"]), "not valid before 1801"),
+            (leaf(1_400, 3_000, &["web.test"]), "none of \"cache.test, 10.0.0.7\""),
+            (leaf(1_400, 3_000, &[]), "restart the server"),
+        ] {
+            assert!(why(&unfit).is_some_and(|why| why.contains(word)), "{unfit:?}");
+            assert_eq!(current.unfit(&unfit, 2_001), None, "the one in use is over");
+        }
+        assert_eq!(leaf(0, 2_000, &[]).unfit(&leaf(0, 3_000, &["web.test"]), 1_500), None);
+    }
 }

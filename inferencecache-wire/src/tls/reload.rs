@@ -37,6 +37,10 @@ pub(super) trait Recipe: Send + Sync + 'static {
     fn paths(&self) -> Vec<PathBuf>;
     /// Makes the product of their contents, given in the same order.
     fn build(&self, contents: &[Vec<u8>]) -> Result<Self::Product, TlsError>;
+    /// Whether `next` may take the place of `current`.
+    fn succeeds(&self, _current: &Self::Product, _next: &Self::Product) -> Result<(), TlsError> {
+        Ok(())
+    }
 }
 
 type Observer<T> = Box<dyn Fn(Reload<'_, T>) + Send + Sync>;
@@ -119,7 +123,11 @@ impl<R: Recipe> Shared<R> {
             Ok(read) => read,
             Err(why) => return self.refuse(seen, &why, None),
         };
-        match self.recipe.build(&contents) {
+        let built = self.recipe.build(&contents).and_then(|next| {
+            let current = self.current.read().clone();
+            self.recipe.succeeds(&current, &next).map(|()| next)
+        });
+        match built {
             Ok(product) => {
                 let product = Arc::new(product);
                 *seen = Seen { good: sum, bad: None };

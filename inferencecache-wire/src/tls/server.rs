@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustls::ServerConfig;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
@@ -154,5 +155,14 @@ impl Recipe for ServerFilesFor {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Serving { config: Arc::new(config), leaf })
+    }
+
+    fn succeeds(&self, current: &Serving, next: &Serving) -> Result<(), TlsError> {
+        let (Some(current), Some(next)) = (&current.leaf, &next.leaf) else { return Ok(()) };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        match current.unfit(next, now) {
+            Some(why) => Err(TlsError::Unfit { path: self.files.cert.clone(), why }),
+            None => Ok(()),
+        }
     }
 }

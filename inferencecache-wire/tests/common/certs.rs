@@ -43,10 +43,15 @@ impl Authority {
 
     /// A certificate for `name`, valid until the beginning of a year.
     pub(crate) fn issue_until(&self, name: &str, year: i32) -> Pair {
+        self.issue_between(name, 2000, year)
+    }
+
+    /// A certificate for `name`, valid from the beginning of a year until that of another.
+    pub(crate) fn issue_between(&self, name: &str, from: i32, year: i32) -> Pair {
         static SERIAL: AtomicU64 = AtomicU64::new(0x1000);
         let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        params.not_before = rcgen::date_time_ymd(2000, 1, 1);
+        params.not_before = rcgen::date_time_ymd(from, 1, 1);
         params.not_after = rcgen::date_time_ymd(year, 1, 1);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         params.serial_number = Some(serial.into());

@@ -34,16 +34,8 @@ impl Flags {
             }
             let (name, inline) = body.split_once('=').map_or((body, None), |(name, value)| (name, Some(value)));
             let Some(flag) = self.find(name) else {
-                match (name, inline) {
-                    // A script that sets every switch may set this one too.
-                    ("h" | "help" | "version", Some("0" | "f" | "F" | "false" | "FALSE" | "False")) => continue,
-                    ("h" | "help" | "version", Some(text))
-                        if !matches!(text, "1" | "t" | "T" | "true" | "TRUE" | "True") =>
-                    {
-                        return Err(self.refuse(format!("invalid value {text:?} for --{name}: write true or false")));
-                    }
-                    _ => return Err(self.unknown(name)),
-                }
+                self.ask(name, inline)?;
+                continue;
             };
             let text = match (inline, flag.kind) {
                 (Some(text), _) => text.to_owned(),
@@ -74,12 +66,18 @@ impl Flags {
         ))
     }
 
+    /// A name that is no flag of this program: what every program has, or a slip.
+    fn ask(&self, name: &str, inline: Option<&str>) -> Result<(), Stop> {
+        let text = match name {
+            "h" | "help" => self.help(),
+            "version" => version_line(self.program),
+            _ => return Err(self.unknown(name)),
+        };
+        let asked = switch(inline.unwrap_or("true")).map_err(|what| self.refuse(wrong(inline, name, &what)))?;
+        if asked { Err(Stop::Asked(text)) } else { Ok(()) }
+    }
+
     fn unknown(&self, name: &str) -> Stop {
-        match name {
-            "h" | "help" => return Stop::Asked(self.help()),
-            "version" => return Stop::Asked(version_line(self.program)),
-            _ => {}
-        }
         let near = self.flags.iter().map(|flag| (distance(flag.name, name), flag.name)).min();
         self.refuse(match near {
             Some((distance, near)) if distance <= 3 => format!("unknown flag --{name}; did you mean --{near}?"),
@@ -91,14 +89,10 @@ impl Flags {
 impl Flag {
     fn read(&self, text: &str) -> Result<Value, String> {
         let name = self.name;
-        let wrong = |what: String| format!("invalid value {text:?} for --{name}: {what}");
+        let wrong = |what: String| wrong(Some(text), name, &what);
         match self.kind {
             Kind::Text => Ok(Value::Text(text.to_owned())),
-            Kind::Switch => match text {
-                "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(Value::Switch(true)),
-                "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(Value::Switch(false)),
-                _ => Err(wrong("write true or false".to_owned())),
-            },
+            Kind::Switch => switch(text).map(Value::Switch).map_err(wrong),
             Kind::Integer => {
                 text.parse().map(Value::Integer).map_err(|why| wrong(format!("{why}; write a whole number")))
             }
@@ -108,6 +102,18 @@ impl Flag {
             },
             Kind::Duration => duration::parse(text).map(Value::Duration).map_err(wrong),
         }
+    }
+}
+
+fn wrong(text: Option<&str>, name: &str, what: &str) -> String {
+    format!("invalid value {:?} for --{name}: {what}", text.unwrap_or_default())
+}
+
+fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err("write true or false".to_owned()),
     }
 }
 
@@ -215,7 +221,11 @@ mod tests {
         let values = parse(&["--help=false", "--version=f", "--addr=x"]).expect("not asked for");
         assert_eq!(values.text("addr"), "x");
         assert!(matches!(parse(&["--help=true"]), Err(Stop::Asked(_))));
+        for word in ["--version", "-version=true"] {
+            assert_eq!(parse(&[word]).err(), Some(Stop::Asked("demo dev (unknown)\n".to_owned())));
+        }
+        let values = parse(&["--help=false", "-h=0", "--version=F", "--count=3"]).expect("not asked for");
+        assert_eq!(values.integer("count"), 3);
         assert!(refused(&["--help=maybe"]).contains("true or false"));
-        assert_eq!(parse(&["--version"]).err(), Some(Stop::Asked("demo dev (unknown)\n".to_owned())));
     }
 }

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -33,28 +33,23 @@ pub(crate) struct Running {
     child: Child,
     pub(crate) grpc: String,
     pub(crate) http: String,
+    pub(crate) bridge: String,
     pub(crate) lines: Arc<Mutex<Vec<String>>>,
     reader: Option<JoinHandle<()>>,
 }
 
-pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
-}
-
 impl Running {
-    /// With free ports, the bridge open and no lame duck, unless `flags` say otherwise; returns once it is ready.
+    /// On free ports, the bridge open and no lame duck, unless `flags` say otherwise; returns once it is ready.
     pub(crate) fn start(flags: &[&str]) -> Self {
-        let [grpc, http, bridge] = [(); 3].map(|()| format!("127.0.0.1:{}", free_port()));
         let mut all = vec![
-            format!("--grpc-bind-address={grpc}"),
-            format!("-http-bind-address={http}"),
-            "--snapshot-bind-address".to_owned(),
-            bridge,
-            "--lame-duck=0".to_owned(),
-            "-insecure-disable-auth".to_owned(),
+            "--grpc-bind-address=127.0.0.1:0",
+            "-http-bind-address=127.0.0.1:0",
+            "--snapshot-bind-address",
+            "127.0.0.1:0",
+            "--lame-duck=0",
+            "-insecure-disable-auth",
         ];
-        all.extend(flags.iter().map(|&flag| flag.to_owned()));
-        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        all.extend(flags);
         let mut child = command(&all).spawn().expect("the binary starts");
         let lines = Arc::new(Mutex::new(Vec::new()));
         let stderr = BufReader::new(child.stderr.take().expect("piped"));
@@ -64,9 +59,18 @@ impl Running {
                 sink.lock().expect("unpoisoned").push(line);
             }
         });
-        let running = Self { child, grpc, http, lines, reader: Some(reader) };
+        let [grpc, http, bridge] = [(); 3].map(|()| String::new());
+        let mut running = Self { child, grpc, http, bridge, lines, reader: Some(reader) };
+        let listening = running.said("listening");
+        let address = |listener: &str| listening[listener].as_str().expect("an address").to_owned();
+        (running.grpc, running.http) = (address("grpc_addr"), address("http_addr"));
+        running.bridge = address("snapshot_addr");
         running.until("ready", || running.get("/readyz").is_some_and(|answer| answer.contains(" 200 ")));
         running
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     pub(crate) fn until(&self, what: &str, mut done: impl FnMut() -> bool) {
@@ -79,11 +83,7 @@ impl Running {
 
     /// Head and body of the answer, `None` while nobody listens.
     pub(crate) fn get(&self, path: &str) -> Option<String> {
-        let mut stream = TcpStream::connect(&self.http).ok()?;
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        Some(answer)
+        ask(&self.http, "GET", path, "")
     }
 
     /// The first line of the log with this message; waits for it.
@@ -115,7 +115,9 @@ impl Running {
             reader.join().expect("the log is read");
         }
         let lines = self.lines.lock().expect("unpoisoned");
-        (status, lines.iter().map(|line| message(line)).collect())
+        // How many files a process may open is the machine's affair.
+        let said = lines.iter().map(|line| message(line)).filter(|message| message != "open_files_limited");
+        (status, said.collect())
     }
 }
 
@@ -124,6 +126,18 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// One HTTP exchange on a connection of its own: head and body of the answer, `None` while nobody listens.
+pub(crate) fn ask(address: &str, method: &str, path: &str, body: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    let length = body.len();
+    let head = format!("{method} {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Length: {length}");
+    write!(stream, "{head}\r\n\r\n{body}").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
 }
 
 pub(crate) fn message(line: &str) -> String {

@@ -40,7 +40,10 @@ struct Events {
 impl Capture {
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let name = path.file_name().and_then(|name| name.to_str()).context("a capture needs a file name")?;
-        let rows = recording::Capture::load(path).with_context(|| format!("in {name}"))?;
+        let rows = recording::Capture::load(path).map_err(|why| match why {
+            recording::CaptureError::File { .. } => anyhow::Error::new(why), // names the file itself
+            _ => anyhow::Error::new(why).context(format!("in {name}")),
+        })?;
         let mut capture = Self {
             path: path.to_owned(),
             engine: name.split('-').next().unwrap_or_default().to_owned(),
