@@ -9,8 +9,9 @@ CONFORMANCE ?= ../shared/conformance
 # Tools that the tree does not hold are kept out of it.
 CACHE ?= $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/inferencecache
 DENY_VERSION = 0.20.2
+GRPCURL_VERSION = v1.9.4
 
-.PHONY: help demo test soak lint bench bench-peers conformance cases package features
+.PHONY: help demo test soak lint bench bench-peers conformance clients cases package features
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -56,6 +57,11 @@ PROTO = inferencecache-wire/proto/inferencecache/v1alpha1/inferencecache.proto
 conformance: $(CACHE)/venv/done ## Play the recorded answers of the Go implementation (CONFORMANCE=folder)
 	$(CARGO) build --release -p inferencecache-server
 	$(CACHE)/venv/bin/python $(CONFORMANCE)/play.py --proto $(PROTO) --server "$(SERVER)" $(CONFORMANCE)/index.jsonl $(CONFORMANCE)/policy.jsonl
+
+clients: $(CACHE)/venv/done ## Other people's clients against the server: curl, grpcurl (installed if there is Go), Python
+	$(CARGO) build -p inferencecache-server
+	@if command -v go >/dev/null && [ ! -x $(CACHE)/bin/grpcurl ]; then GOBIN=$(CACHE)/bin go install github.com/fullstorydev/grpcurl/cmd/grpcurl@$(GRPCURL_VERSION) || echo "grpcurl cannot be installed"; fi
+	PATH="$(CACHE)/bin:$$PATH" bins/server/tests/clients/run target/debug/inferencecache-server $(CACHE)/venv/bin/python
 
 cases: ## Which numbered cases of the specifications no test names (SPEC=folder)
 	.ci/uncovered-cases $(SPEC)

@@ -1,7 +1,6 @@
 //! The frozen digests: every vector of `data/fingerprint_vectors.json`, and fingerprint:1-14.
 
 use std::num::NonZeroU32;
-use std::time::{Duration, Instant};
 
 use inferencecache_core::fingerprint::{
     Roll, chain, content_digest, prefix_digest, prefix_digests, prefix_digests_from, wire_bytes,
@@ -172,20 +171,15 @@ fn a_million_tokens_need_no_memory_per_block() {
     let tokens: Vec<u32> = (0..1 << 20).collect();
     let (mut keys, mut counts) = (Vec::with_capacity(1 << 16), Vec::with_capacity(1 << 16));
     let mut digests = Vec::with_capacity(1 << 16);
-    let mut best = Duration::MAX;
-    for _ in 0..10 {
+    for _ in 0..2 {
         keys.clear();
         counts.clear();
         digests.clear();
-        let start = Instant::now();
         let allocations = allocation_counter::measure(|| chain(&tokens, size(16), &mut keys, &mut counts));
-        best = best.min(start.elapsed());
         assert_eq!(allocations.count_total, 0);
         let allocations = allocation_counter::measure(|| prefix_digests(&tokens, size(16), &mut digests));
         assert_eq!(allocations.count_total, 0);
     }
     assert_eq!((keys.len(), counts.len(), digests.len()), (1 << 16, 1 << 16, 1 << 16));
-    // The promise is for optimised code.
-    let limit = Duration::from_millis(if cfg!(debug_assertions) { 200 } else { 20 });
-    assert!(best < limit, "{best:?} for 2^20 tokens");
+    // How long it takes is measured by the benchmark `fingerprint`.
 }

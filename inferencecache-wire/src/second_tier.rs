@@ -211,9 +211,18 @@ mod tests {
         check("redis://cache.blue.svc:7000/3", Ok("cache.blue.svc:7000"));
         check("redis://reader@cache", Ok("cache:6379"));
         check("valkey://cache", Ok("cache:6379"));
-        for malformed in
-            ["", "garbage", ":6379", "redis://", "redis:http", "redis:0", "redis:99999", "a b:1", "redis/x", "0.0.0.0:1"]
-        {
+        for malformed in [
+            "",
+            "garbage",
+            ":6379",
+            "redis://",
+            "redis:http",
+            "redis:0",
+            "redis:99999",
+            "a b:1",
+            "redis/x",
+            "0.0.0.0:1",
+        ] {
             check(malformed, Err(Malformed));
         }
         for unsupported in ["rediss://cache", "valkeys://cache", "unix:///run/redis.sock", "http://cache", "://"] {

@@ -121,9 +121,7 @@ impl Guarded {
     }
 
     async fn running(&self, number: usize) {
-        while self.reviewer.running.load(Ordering::SeqCst) != number {
-            tokio::task::yield_now().await;
-        }
+        until("reviews", || self.reviewer.running.load(Ordering::SeqCst) == number).await;
     }
 }
 

@@ -3,7 +3,7 @@
 #[path = "common/server.rs"]
 mod server;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use inferencecache_wire::grpc::client::{Cause, ClientOptions, HintClient, channel};
 use server::*;
@@ -55,11 +55,9 @@ async fn a_hanging_server_is_no_hint_in_time() {
     });
     let options = ClientOptions { call_timeout: Duration::from_millis(50), ..ClientOptions::default() };
     let client = HintClient::new(&address, &options).expect("an address");
-    let start = Instant::now();
-    let hint = client.lookup(ask_key("p")).await;
+    let hint = in_time("hint from one that never answers", client.lookup(ask_key("p"))).await;
     assert_eq!(hint.degraded, Some(Cause::Slow(Duration::from_millis(50))));
     assert_eq!(hint.response.reason_code, "NO_HINT");
-    assert!(start.elapsed() < Duration::from_secs(2));
 }
 
 #[tokio::test]

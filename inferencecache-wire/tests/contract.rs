@@ -198,9 +198,7 @@ async fn what_was_reported_before_a_cancel_stays() {
         reporting.0.report_cache_state(tokio_stream::wrappers::UnboundedReceiverStream::new(stream)).await
     });
     updates.send(report("r1", vec![key("p", 128)])).expect("the call is open");
-    while client.total().await == 0 {
-        tokio::task::yield_now().await;
-    }
+    client.holds().await;
     call.abort();
     assert!(call.await.is_err_and(|why| why.is_cancelled()), "no Ack");
     assert_eq!(client.outcome(ask_key("p")).await, ("PREFIX_MATCH".to_owned(), vec!["r1".to_owned()]));
@@ -261,6 +259,27 @@ async fn entries_are_kept_as_far_as_they_make_sense() {
     assert_eq!(reason(&mut client, ask_key("p")).await, "AFFINITY_HINT");
 }
 
+/// server:91, of a chain: a negative tier is colder than every other, known or not, and is shown as unspecified.
+#[tokio::test]
+async fn a_negative_tier_is_the_coldest_of_its_run() {
+    let (_server, mut client) = serving(vec![]).await;
+    for (name, tiers, shown) in [
+        ("known", [1, 3], pb::CacheTier::T3),
+        ("first", [-1, 3], pb::CacheTier::Unspecified),
+        ("last", [3, -1], pb::CacheTier::Unspecified),
+        ("lowest", [i32::MIN, 1], pb::CacheTier::Unspecified),
+        ("both", [-1, 99], pb::CacheTier::Unspecified),
+    ] {
+        let blocks = [format!("{name}-1"), format!("{name}-2")];
+        let blocks = [blocks[0].as_str(), blocks[1].as_str()];
+        let held = [0, 1].map(|n| pb::PrefixEntry { tier: tiers[n], ..chain(&[blocks[n]], 64) });
+        client.report(vec![report("r1", held.to_vec())]).await;
+        let response = client.lookup(ask_chain(&blocks, &[64, 64])).await;
+        let score = &response.replica_scores[0];
+        assert_eq!((score.matched_tokens, score.tier), (128, shown.into()), "{name}");
+    }
+}
+
 /// server:93-94 server:101
 #[tokio::test]
 async fn stats_are_taken_and_published() {
@@ -288,6 +307,12 @@ async fn stats_are_taken_and_published() {
     let state = client.state("t", "m").await;
     assert_eq!(state.replicas, [pb::ReplicaStats { replica_id: "r1".to_owned(), ..stats }]);
     assert_eq!(state.summary, Some(pb::CacheSummary { total_prefixes: 1, hot_prefixes: 0 }));
+    // field:45, where the server publishes such a number: it never passes through a double.
+    let large = pb::ReplicaStats { cache_memory_bytes: 9_007_199_254_740_993, ..Default::default() };
+    client.report(vec![pb::CacheStateUpdate { stats: Some(large), ..report("r2", vec![]) }]).await;
+    let text = get(server.bridge, "/snapshot").await.text();
+    assert!(text.contains(r#""cacheMemoryBytes":9007199254740993,"#), "{text}");
+    assert_eq!(client.state("t", "m").await.replicas[1].cache_memory_bytes, 9_007_199_254_740_993);
     assert_eq!(
         client.state("t", "").await,
         pb::GetCacheStateResponse { summary: Some(Default::default()), ..Default::default() }

@@ -24,13 +24,6 @@ const LOOKUP: &str = "/inferencecache.v1alpha1.InferenceCache/LookupRoute";
 const REPORT: &str = "/inferencecache.v1alpha1.InferenceCache/ReportCacheState";
 const HEALTH: &str = "/grpc.health.v1.Health/Check";
 
-/// More than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-async fn in_time<T>(what: &str, work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, work).await.unwrap_or_else(|_| panic!("no {what} in time"))
-}
-
 fn closed(server: &Running, listener: &str, reason: &str) -> f64 {
     server.metric(&format!("inferencecache_connections_closed_total{{listener=\"{listener}\",reason=\"{reason}\"}}"))
 }
@@ -269,12 +262,7 @@ async fn a_page_that_nobody_reads_ends_the_connection() {
     socket.set_recv_buffer_size(4096).expect("set");
     let mut stream = socket.connect(server.bridge).await.expect("accepted");
     stream.write_all(b"GET /snapshot HTTP/1.1\r\nHost: test\r\n\r\n").await.expect("taken");
-    in_time("end", async {
-        while closed(&server, "bridge", "slow_reader") < 1.0 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
+    until("end", || closed(&server, "bridge", "slow_reader") >= 1.0).await;
     drop(stream);
     // Who reads gets it all.
     assert!(get(server.bridge, "/snapshot").await.body.len() > 24_000_000);

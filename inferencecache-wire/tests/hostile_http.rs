@@ -32,11 +32,15 @@ fn valid(rng: &mut SmallRng) -> String {
         return format!(r#"{{"backend":"{backend}","model":"m","hashScheme":"vllm"{kind}}}"#);
     }
     let number = |rng: &mut SmallRng| {
-        pick(rng, &["0", "-0", "1", "64", "-5", "null", "2147483647", "2147483648", "9007199254740993", "7.0", "1e3", "064"])
+        pick(
+            rng,
+            &["0", "-0", "1", "64", "-5", "null", "2147483647", "2147483648", "9007199254740993", "7.0", "1e3", "064"],
+        )
     };
     let mut policies = Vec::new();
     for _ in 0..rng.random_range(0..4) {
-        let mut members = vec![format!(r#""namespace":"{}""#, pick(rng, &["blue", "red", "gr\\u0065en", "", RESERVED_TENANT]))];
+        let mut members =
+            vec![format!(r#""namespace":"{}""#, pick(rng, &["blue", "red", "gr\\u0065en", "", RESERVED_TENANT]))];
         for key in ["evictionTTL", "minimumPrefixTokens", "minimumMatchedTokens", "lookupTimeoutMs"] {
             if rng.random_bool(0.3) {
                 members.push(format!("\"{key}\":{}", number(rng)));
@@ -53,7 +57,8 @@ fn valid(rng: &mut SmallRng) -> String {
             members.push(format!(r#""eviction":{}"#, pick(rng, &["\"lfu\"", "\"LFU\"", "\"arc\"", "null"])));
         }
         if rng.random_bool(0.3) {
-            let strategy = ["{}", "null", "[]", r#"{"requireChain":true}"#, r#"{"enableTenantHot":false,"requireChain":null}"#];
+            let strategy =
+                ["{}", "null", "[]", r#"{"requireChain":true}"#, r#"{"enableTenantHot":false,"requireChain":null}"#];
             members.push(format!(r#""strategy":{}"#, pick(rng, &strategy)));
         }
         policies.push(format!("{{{}}}", members.join(",")));
@@ -101,16 +106,23 @@ fn broken(rng: &mut SmallRng) -> Vec<u8> {
         0 => (0..rng.random_range(0..200)).map(|_| rng.random()).collect(),
         1 => b"POST /policy HTTP/1.1\r\nHost: x\r\nContent-Length: 18446744073709551616\r\n\r\n{}".to_vec(),
         2 => b"POST /policy HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nContent-Length: 9\r\n\r\n{}".to_vec(),
-        3 => b"POST /policy HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n".to_vec(),
+        3 => b"POST /policy HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+            .to_vec(),
         4 => format!("GET /{long} HTTP/1.1\r\nHost: x\r\n\r\n").into_bytes(),
         5 => format!("GET /metrics HTTP/1.1\r\nHost: x\r\nX: {long}\r\n\r\n").into_bytes(),
         6 => (0..300).fold(b"GET /snapshot HTTP/1.1\r\n".to_vec(), |mut head, n| {
             head.extend(format!("X-{n}: {n}\r\n").bytes());
             head
         }),
-        7 => b"POST /policy HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n{\"version\":7}".to_vec(),
+        7 => {
+            b"POST /policy HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n{\"version\":7}"
+                .to_vec()
+        }
         8 => b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec(),
-        _ => format!("POST /probe HTTP/1.1\r\nHost: x\r\nContent-Length: 4000\r\n\r\n{}", &long[..long.len().min(3000)]).into_bytes(),
+        _ => {
+            format!("POST /probe HTTP/1.1\r\nHost: x\r\nContent-Length: 4000\r\n\r\n{}", &long[..long.len().min(3000)])
+                .into_bytes()
+        }
     };
     // The marks of a valid push are not touched: what is broken stays broken.
     if rng.random_bool(0.3) && !request.is_empty() {

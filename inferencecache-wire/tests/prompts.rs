@@ -11,7 +11,6 @@ mod server;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
 
 use doubles::Scripted;
 use inferencecache_core::fingerprint;
@@ -138,14 +137,11 @@ async fn slots_are_held_until_the_encoder_returns() {
 
     server.policy(r#"{"version":7}"#);
     let mut client = client;
-    let start = Instant::now();
+    // At once: whoever waited for a slot would time out.
     assert_eq!(client.lookup(text("m", "hello")).await.reason_code, "NO_HINT");
-    assert!(start.elapsed() < Duration::from_secs(2), "at once, and not after the 5 s for tokenising");
     assert_equal(refused(&server, "saturated"), 1.0);
     gate.open();
-    while server.metric(SLOTS) > 0.0 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    until("free slots", || server.metric(SLOTS) == 0.0).await;
     assert_eq!(called.load(Ordering::SeqCst), 64);
     assert_equal(server.metric(ENCODES), 64.0);
     assert_eq!(client.lookup(text("m", "hello")).await.token_ids.len(), 16);
@@ -173,9 +169,7 @@ async fn the_text_of_all_slots_together_is_bounded() {
     assert_eq!(client.lookup(text("m", "short")).await.reason_code, "NO_HINT");
     assert_equal(refused(&server, "saturated"), 1.0);
     gate.open();
-    while server.metric(SLOTS) > 0.0 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    until("free slots", || server.metric(SLOTS) == 0.0).await;
     assert_eq!(client.lookup(text("m", "short")).await.token_ids.len(), 16);
 }
 

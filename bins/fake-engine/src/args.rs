@@ -101,7 +101,9 @@ impl Args {
         logging::init(logging::Format::Json, logging::parse_level("info").unwrap_or(DEFAULT_LEVEL));
         let publish = match values.text("connect") {
             "" => Publish::Bind(values.text("bind").to_owned()),
-            _ if values.is_given("bind") => return Err(Exit::failure("-bind and -connect exclude each other; drop one")),
+            _ if values.is_given("bind") => {
+                return Err(Exit::failure("-bind and -connect exclude each other; drop one"));
+            }
             endpoint => Publish::Connect(endpoint.to_owned()),
         };
         let layout = match values.text("replay-layout") {

@@ -103,7 +103,11 @@ impl Healthy {
         }
         for (kind, name) in Self::KINDS.iter().enumerate() {
             let (calls, slowest) = (&self.calls[kind], &self.slowest_us[kind]);
-            println!("  {} {name}, 0 failed, slowest {} us", calls.load(Ordering::SeqCst), slowest.load(Ordering::SeqCst));
+            println!(
+                "  {} {name}, 0 failed, slowest {} us",
+                calls.load(Ordering::SeqCst),
+                slowest.load(Ordering::SeqCst)
+            );
         }
     }
 }
@@ -264,7 +268,8 @@ fn slow_peers_slow_nobody_else() {
             slow.push(drip(&runtime, address, vec![], b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-Slow: ".to_vec()));
             slow.push(drip(&runtime, address, b"GET /snapshot HTTP/1.1\r\nHost: x\r\nX: ".to_vec(), x()));
         }
-        let body = |method: &str, path: &str| format!("{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 4000\r\n\r\n");
+        let body =
+            |method: &str, path: &str| format!("{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 4000\r\n\r\n");
         slow.push(drip(&runtime, http, body("POST", "/readyz").into_bytes(), x()));
         slow.push(drip(&runtime, bridge, body("POST", "/policy").into_bytes(), b" ".to_vec()));
         slow.push(drip(&runtime, bridge, body("POST", "/probe").into_bytes(), b" ".to_vec()));
@@ -292,7 +297,8 @@ fn slow_peers_slow_nobody_else() {
     println!("{} slow peers, {gone} of them hung up on; resident {before} bytes before, {with} with them", slow.len());
     for listener in ["http", "bridge", "grpc"] {
         for reason in ["made_room", "slow_reader"] {
-            let series = format!("inferencecache_connections_closed_total{{listener=\"{listener}\",reason=\"{reason}\"}}");
+            let series =
+                format!("inferencecache_connections_closed_total{{listener=\"{listener}\",reason=\"{reason}\"}}");
             println!("  {listener} {reason}: {}", metric(&server, &series));
         }
     }

@@ -44,7 +44,11 @@ fn values_that_make_no_sense_are_refused() {
     assert_refused(&[open, "--lame-duck=3"], 2, "--lame-duck");
     for flag in ["--grpc-bind-address", "--http-bind-address", "--snapshot-bind-address"] {
         for address in ["", "x", "9090", ":http", ":65536", "::1:9090"] {
-            assert_refused(&[open, flag, address], 2, &format!("{flag}: cannot listen on {address:?}: write host:port"));
+            assert_refused(
+                &[open, flag, address],
+                2,
+                &format!("{flag}: cannot listen on {address:?}: write host:port"),
+            );
         }
     }
     assert_refused(&[open, "--index-sweep-interval=0"], 2, "--index-sweep-interval");
@@ -104,7 +108,10 @@ fn it_serves_until_it_is_told_to_end() {
             assert_eq!(startup[listener], "127.0.0.1:0", "as configured");
         }
         let listening = server.said("listening");
-        assert_eq!((&listening["grpc_addr"], &listening["http_addr"]), (&server.grpc.clone().into(), &server.http.clone().into()));
+        assert_eq!(
+            (&listening["grpc_addr"], &listening["http_addr"]),
+            (&server.grpc.clone().into(), &server.http.clone().into())
+        );
         server.signal(signal);
         let (status, said) = server.ended();
         assert_eq!(status.code(), Some(0));

@@ -55,7 +55,8 @@ async fn health_says_leave(server: String) {
     let mut health = HealthClient::new(connect(&server));
     let mut watch = health.watch(HealthCheckRequest::default()).await.expect("opens").into_inner();
     while watch.message().await.expect("no end before it is said").expect("a status").status() == ServingStatus::Serving
-    {}
+    {
+    }
 }
 
 /// The same by polling, as a kubelet does it.

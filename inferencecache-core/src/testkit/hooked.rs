@@ -8,7 +8,7 @@ use crate::index::{Aggregate, CacheState, IndexApi, Snapshot};
 use crate::query::{Lookup, Query};
 use crate::update::{Dropped, Event, Update};
 
-/// What to do instead of the four calls that write or look up. By default they are passed on.
+/// What to do instead of the calls that write or look up. By default they are passed on.
 pub trait Hooks: Send + Sync + fmt::Debug + 'static {
     /// Stands for [`IndexApi::ingest`].
     fn ingest(&self, index: &dyn IndexApi, update: &Update<'_>) -> Dropped {
@@ -25,6 +25,21 @@ pub trait Hooks: Send + Sync + fmt::Debug + 'static {
     /// Stands for [`IndexApi::lookup_route`].
     fn lookup_route(&self, index: &dyn IndexApi, query: &Query<'_>, out: &mut Lookup) {
         index.lookup_route(query, out);
+    }
+    /// Stands for [`IndexApi::affinity_hint`].
+    fn affinity_hint(
+        &self,
+        index: &dyn IndexApi,
+        tenant: &str,
+        model: &str,
+        scheme: &str,
+        seed: &[u8],
+    ) -> Option<Arc<str>> {
+        index.affinity_hint(tenant, model, scheme, seed)
+    }
+    /// Stands for [`IndexApi::cache_state`].
+    fn cache_state(&self, index: &dyn IndexApi, tenant: &str, model: &str) -> CacheState {
+        index.cache_state(tenant, model)
     }
 }
 
@@ -55,7 +70,7 @@ impl<H: Hooks> IndexApi for Hooked<H> {
     }
 
     fn affinity_hint(&self, tenant: &str, model: &str, scheme: &str, seed: &[u8]) -> Option<Arc<str>> {
-        self.index.affinity_hint(tenant, model, scheme, seed)
+        self.hooks.affinity_hint(&*self.index, tenant, model, scheme, seed)
     }
 
     fn has_any_tenant(&self, tenant: &str) -> bool {
@@ -71,7 +86,7 @@ impl<H: Hooks> IndexApi for Hooked<H> {
     }
 
     fn cache_state(&self, tenant: &str, model: &str) -> CacheState {
-        self.index.cache_state(tenant, model)
+        self.hooks.cache_state(&*self.index, tenant, model)
     }
 
     fn aggregate(&self) -> Aggregate {

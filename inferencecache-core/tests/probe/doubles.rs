@@ -119,10 +119,17 @@ impl T2Client for Meeting {
     fn round_trip(&self, _target: &ProbeTarget<'_>, _payload: &[u8; PAYLOAD_BYTES]) -> Result<(), T2Error> {
         let inside = self.inside.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(inside, Ordering::SeqCst);
-        while self.most.load(Ordering::SeqCst) < self.enough {
-            std::thread::yield_now();
-        }
+        until("enough are inside", || self.most.load(Ordering::SeqCst) >= self.enough);
         self.inside.fetch_sub(1, Ordering::SeqCst);
         Ok(())
+    }
+}
+
+/// Waits until something is so.
+pub(crate) fn until(what: &str, done: impl Fn() -> bool) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while !done() {
+        assert!(std::time::Instant::now() < deadline, "not in time: {what}");
+        std::thread::yield_now();
     }
 }

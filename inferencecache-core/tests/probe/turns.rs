@@ -7,7 +7,7 @@ use std::time::Duration;
 use inferencecache_core::probe::{ProbeStage, ProbeTarget, Prober};
 use inferencecache_core::{Index, IndexApi, IndexOptions, RESERVED_TENANT};
 
-use super::doubles::Meeting;
+use super::doubles::{Meeting, until};
 use super::{TARGET, shape};
 
 const ALL_PASSED: [&str; 3] = ["ok", "ok", "ok"];
@@ -64,9 +64,7 @@ fn waiting_has_an_end_and_says_so() {
     std::thread::scope(|scope| {
         let prober = &prober;
         let slow = scope.spawn(move || prober.run(&TARGET));
-        while meeting.inside.load(Ordering::SeqCst) < 1 {
-            std::thread::yield_now();
-        }
+        until("one is inside", || meeting.inside.load(Ordering::SeqCst) >= 1);
         // Another model and scheme is the same backend.
         let outcome = prober.run(&ProbeTarget { model: "m2", scheme: "sglang", ..TARGET });
         let (results, fault) = shape(&outcome);

@@ -6,9 +6,9 @@ mod steps;
 mod world;
 
 use inferencecache_core::Index;
-use inferencecache_core::testkit::model::Model;
+use inferencecache_core::testkit::{Model, TestIndex};
 
-use self::world::{MakeIndex, TestIndex};
+use self::world::MakeIndex;
 
 const MODEL: MakeIndex = |options| Box::new(Model::new(options)) as Box<dyn TestIndex>;
 const INDEX: MakeIndex = |options| Box::new(Index::new(options)) as Box<dyn TestIndex>;

@@ -7,22 +7,18 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use inferencecache_core::fingerprint;
-use inferencecache_core::index::{Aggregate, CacheState, IndexApi, IndexOptions, Snapshot};
+use inferencecache_core::index::{IndexApi, IndexOptions};
 use inferencecache_core::policy::{Policy, PolicySet, PolicyStore, RoutePolicy};
 use inferencecache_core::query::{HashList, Lookup, Query};
 use inferencecache_core::resolve::Resolvers;
-use inferencecache_core::testkit::dump::Inspect;
+use inferencecache_core::testkit::{Hooked, Hooks, TestIndex};
 use inferencecache_core::tokenizer::{TokenizeError, Tokenizer};
-use inferencecache_core::update::{Dropped, Entry, Event, Stats, Update};
+use inferencecache_core::update::{Dropped, Entry, Stats, Update};
 use inferencecache_core::{Answer, ManualClock, Question, Router};
 use parking_lot::Mutex;
 
 /// Any date will do.
 pub(crate) const NOW: i64 = 1_700_000_000_000_000;
-
-/// What the tests need of an index: that it answers, and that it shows what it credited.
-pub(crate) trait TestIndex: IndexApi + Inspect {}
-impl<T: IndexApi + Inspect> TestIndex for T {}
 
 /// Makes an empty index.
 pub(crate) type MakeIndex = fn(IndexOptions) -> Box<dyn TestIndex>;
@@ -32,7 +28,9 @@ pub(crate) type MakeIndex = fn(IndexOptions) -> Box<dyn TestIndex>;
 pub(crate) struct World {
     pub(crate) clock: ManualClock,
     pub(crate) policies: Arc<PolicyStore>,
-    pub(crate) router: Router<Spy>,
+    pub(crate) router: Router<Hooked<Spy>>,
+    /// The index behind the spy, which shows what it credited.
+    index: Arc<dyn TestIndex>,
 }
 
 /// One report, with the keys that are the same everywhere filled in.
@@ -81,11 +79,12 @@ impl World {
             clock: Arc::new(clock.clone()),
             ..IndexOptions::default()
         };
-        let spy =
-            Spy { index: make(options), clock: clock.clone(), asked: AtomicUsize::new(0), slow: AtomicU64::new(0) };
-        let mut router = Router::new(Arc::new(spy), policies.clone() as Arc<dyn RoutePolicy>);
+        let index: Arc<dyn TestIndex> = make(options).into();
+        let hooks = Spy { clock: clock.clone(), asked: AtomicUsize::new(0), slow: AtomicU64::new(0) };
+        let hooked = Hooked { index: index.clone(), hooks };
+        let mut router = Router::new(Arc::new(hooked), policies.clone() as Arc<dyn RoutePolicy>);
         router.clock = Arc::new(clock.clone());
-        Self { clock, policies, router }
+        Self { clock, policies, router, index }
     }
 
     pub(crate) fn report(&self, report: &Report) {
@@ -129,17 +128,17 @@ impl World {
     }
 
     pub(crate) fn index(&self) -> &dyn TestIndex {
-        &*self.router.index.index
+        &*self.index
     }
 
     /// How often the router asked the index for anything.
     pub(crate) fn asked(&self) -> usize {
-        self.router.index.asked.load(Ordering::SeqCst)
+        self.router.index.hooks.asked.load(Ordering::SeqCst)
     }
 
     /// Makes every lookup take this long on the world's clock.
     pub(crate) fn slow_down(&self, by: Duration) {
-        self.router.index.slow.store(by.as_micros().try_into().expect("a short time"), Ordering::SeqCst);
+        self.router.index.hooks.slow.store(by.as_micros().try_into().expect("a short time"), Ordering::SeqCst);
     }
 
     pub(crate) fn ask(&self, question: &Question<'_>) -> Answer {
@@ -181,72 +180,34 @@ impl Tokenizer for Double {
     }
 }
 
-/// An index that counts how often it is asked for a route, and can be slow.
+/// Counts how often the index is asked for a route, and can make it slow.
 #[derive(Debug)]
 pub(crate) struct Spy {
-    index: Box<dyn TestIndex>,
     clock: ManualClock,
     asked: AtomicUsize,
     slow: AtomicU64,
 }
 
-impl IndexApi for Spy {
-    fn lookup_route(&self, query: &Query<'_>, out: &mut Lookup) {
+impl Hooks for Spy {
+    fn lookup_route(&self, index: &dyn IndexApi, query: &Query<'_>, out: &mut Lookup) {
         self.asked.fetch_add(1, Ordering::SeqCst);
-        self.index.lookup_route(query, out);
+        index.lookup_route(query, out);
         self.clock.advance(Duration::from_micros(self.slow.load(Ordering::SeqCst)));
     }
 
-    fn affinity_hint(&self, tenant: &str, model: &str, scheme: &str, seed: &[u8]) -> Option<Arc<str>> {
+    fn affinity_hint(
+        &self,
+        index: &dyn IndexApi,
+        tenant: &str,
+        model: &str,
+        scheme: &str,
+        seed: &[u8],
+    ) -> Option<Arc<str>> {
         self.asked.fetch_add(1, Ordering::SeqCst);
-        self.index.affinity_hint(tenant, model, scheme, seed)
+        index.affinity_hint(tenant, model, scheme, seed)
     }
 
-    fn lookup(&self, _query: &Query<'_>, _out: &mut Lookup) {
+    fn lookup(&self, _index: &dyn IndexApi, _query: &Query<'_>, _out: &mut Lookup) {
         panic!("the router has no use for the raw lookup");
-    }
-
-    fn ingest(&self, update: &Update<'_>) -> Dropped {
-        self.index.ingest(update)
-    }
-
-    fn apply_event(&self, event: &Event<'_>) {
-        self.index.apply_event(event);
-    }
-
-    fn has_any_tenant(&self, tenant: &str) -> bool {
-        self.index.has_any_tenant(tenant)
-    }
-
-    fn has_any_tenant_model(&self, tenant: &str, model: &str) -> bool {
-        self.index.has_any_tenant_model(tenant, model)
-    }
-
-    fn has_any_tenant_model_scheme(&self, tenant: &str, model: &str, scheme: &str) -> bool {
-        self.index.has_any_tenant_model_scheme(tenant, model, scheme)
-    }
-
-    fn cache_state(&self, tenant: &str, model: &str) -> CacheState {
-        self.index.cache_state(tenant, model)
-    }
-
-    fn aggregate(&self) -> Aggregate {
-        self.index.aggregate()
-    }
-
-    fn snapshot(&self) -> Snapshot {
-        self.index.snapshot()
-    }
-
-    fn entry_counts_by_model(&self) -> BTreeMap<Arc<str>, u64> {
-        self.index.entry_counts_by_model()
-    }
-
-    fn sweep(&self) {
-        self.index.sweep();
-    }
-
-    fn storage_entries(&self) -> (u64, u64) {
-        self.index.storage_entries()
     }
 }

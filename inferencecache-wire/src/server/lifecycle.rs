@@ -44,7 +44,8 @@ pub(super) async fn run<I: IndexApi + ?Sized>(
     let grpc = grpc.run(|stream, activity| transport.serve(stream, activity, &port, &options));
     let http = |name, listener: TcpListener, routes: axum::Router| {
         let http = Http { name, routes, options: options.clone(), metrics: metrics.clone(), stop: ending.stop.clone() };
-        accepting(name, listener, options.max_http_connections).run(move |stream, activity| http.serve(stream, activity))
+        accepting(name, listener, options.max_http_connections)
+            .run(move |stream, activity| http.serve(stream, activity))
     };
     let public = http("http", listeners.http, public::router(metrics.clone(), readiness.clone()));
     let bridge = Bridge::new(index.clone(), policies, metrics.clone(), access).second_tier(second_tier);

@@ -169,7 +169,9 @@ mod tests {
         let places = Places::new(3);
         let [(a, _), (b, _), (c, full)] = [(); 3].map(|()| take(&places));
         assert!(!full);
-        [(&a, 20_000_000), (&b, 10_000_000), (&c, 30_000_000)].map(|(place, us)| ended(place, us));
+        for (place, us) in [(&a, 20_000_000), (&b, 10_000_000), (&c, 30_000_000)] {
+            ended(place, us);
+        }
         let (d, full) = take(&places);
         let asked = |place: &Place| place.activity.leave.is_cancelled();
         assert_eq!((full, asked(&a), asked(&b), asked(&c), asked(&d)), (true, false, true, false, false));

@@ -120,7 +120,16 @@ impl Parser<'_> {
                         units.push(hex.then(|| u16::from_str_radix(&digits, 16).ok())??);
                     }
                     plain => {
-                        let known = [('"', 0x22), ('\\', 0x5c), ('/', 0x2f), ('b', 8), ('f', 12), ('n', 10), ('r', 13), ('t', 9)];
+                        let known = [
+                            ('"', 0x22),
+                            ('\\', 0x5c),
+                            ('/', 0x2f),
+                            ('b', 8),
+                            ('f', 12),
+                            ('n', 10),
+                            ('r', 13),
+                            ('t', 9),
+                        ];
                         units.push(known.into_iter().find(|(name, _)| *name == plain)?.1);
                     }
                 },

@@ -20,6 +20,24 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};
 
+/// More than anything here takes, however busy the machine is.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What comes of `work`, which must end.
+pub(crate) async fn in_time<T>(what: &str, work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, work).await.unwrap_or_else(|_| panic!("no {what} in time"))
+}
+
+/// Waits until something is so.
+pub(crate) async fn until(what: &str, done: impl Fn() -> bool) {
+    let waiting = async {
+        while !done() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    in_time(what, waiting).await;
+}
+
 /// What a test may want otherwise.
 pub(crate) struct Setup {
     pub(crate) router: Router<dyn IndexApi>,
@@ -83,9 +101,7 @@ impl Setup {
         let serving = tokio::spawn(server.run(async {
             let _ = ended.await;
         }));
-        while !readiness.is_ready() {
-            tokio::task::yield_now().await;
-        }
+        until("readiness", || readiness.is_ready()).await;
         Running { grpc, http, bridge, index, policies, metrics, readiness, end, serving }
     }
 }
@@ -158,6 +174,11 @@ impl Client {
     pub(crate) async fn state(&mut self, tenant: &str, model: &str) -> pb::GetCacheStateResponse {
         let request = pb::GetCacheStateRequest { tenant_id: tenant.to_owned(), model_id: model.to_owned() };
         self.0.get_cache_state(request).await.expect("status OK").into_inner()
+    }
+
+    /// Waits until (t, m) holds something.
+    pub(crate) async fn holds(&mut self) {
+        in_time("entry", async { while self.total().await == 0 {} }).await;
     }
 
     pub(crate) async fn total(&mut self) -> i64 {
