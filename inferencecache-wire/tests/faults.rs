@@ -402,12 +402,15 @@ async fn unfinished_messages_share_one_budget() {
             let (mut sender, connection) =
                 hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("h2");
             tokio::spawn(connection);
-            let request = Request::post(format!("http://{address}{LOOKUP}"))
-                .header("content-type", "application/grpc")
-                .header("te", "trailers")
-                .body(unfinished())
-                .expect("a request");
-            sender.send_request(request).await
+            // An answer means that the second one was first; then it is tried again.
+            loop {
+                let request = Request::post(format!("http://{address}{LOOKUP}"))
+                    .header("content-type", "application/grpc")
+                    .header("te", "trailers")
+                    .body(unfinished())
+                    .expect("a request");
+                sender.send_request(request).await.expect("an answer");
+            }
         }
     });
     // Once the first one is held, a second one is refused; a small one still gets through.

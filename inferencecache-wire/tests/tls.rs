@@ -252,7 +252,7 @@ async fn a_replacement_that_clients_would_refuse_keeps_the_old_pair() {
     for (bad, why) in [
         (authority.issue_until(HOST, 2020), "it expired at 1577836800"),
         (authority.issue_between(HOST, 2090, 2099), "it is not valid before 3786912000"),
-        (authority.issue("other.test"), "it is for \"other.test\" and none of \"127.0.0.1\""),
+        (authority.issue("other.test"), "it is for \"other.test\" and none of \"cache.test\""),
     ] {
         mount.replace(&bad);
         assert_eq!(serving.meet(&client).await, Ok(first.serial.clone()), "{why}");

@@ -211,6 +211,9 @@ pub(crate) struct Policies {
     pub(crate) quotas: BTreeMap<String, i64>,
 }
 
+/// Nothing that is pushed reaches this one.
+const RESERVED: &str = "inferencecache.io/probe";
+
 /// What must come of a policy body; `None`: it is refused.
 pub(crate) fn policies(body: &[u8]) -> Option<Policies> {
     let json = parse(body)?;
@@ -219,7 +222,7 @@ pub(crate) fn policies(body: &[u8]) -> Option<Policies> {
     let mut all = Policies::default();
     for element in list(&root, "policies")? {
         let (namespace, knobs) = knobs(&element, version)?;
-        if !namespace.is_empty() {
+        if !namespace.is_empty() && namespace != RESERVED {
             all.policies.insert(namespace, knobs);
         }
     }
@@ -227,7 +230,7 @@ pub(crate) fn policies(body: &[u8]) -> Option<Policies> {
         let members = members(&element, &["tenantID", "maxIndexEntries", "isolationMode"])?;
         let (tenant, budget) = (text(&members, "tenantID")?, integer::<i64>(&members, "maxIndexEntries")?);
         text(&members, "isolationMode")?;
-        if !tenant.is_empty() {
+        if !tenant.is_empty() && tenant != RESERVED {
             all.quotas.insert(tenant, budget.unwrap_or(0).max(0));
         }
     }
