@@ -97,7 +97,7 @@ pub(crate) fn flags() -> Flags {
         "Most gRPC connections at a time; a further one takes the place of the one that has been idle longest.",
     )
     .integer("grpc-max-streams", 1024, "Most calls at a time on one gRPC connection; further ones wait.")
-    .integer("grpc-max-calls", 65_536, "Most calls at a time on all gRPC connections; more are refused and counted.")
+    .integer("grpc-max-calls", 32_768, "Most calls at a time on all gRPC connections; more are refused and counted.")
     .integer("http-max-connections", 256, "Most connections at a time to each HTTP listener.")
     .group("Process")
     .duration(

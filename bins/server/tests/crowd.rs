@@ -285,7 +285,7 @@ fn slow_peers_slow_nobody_else() {
     for _ in 0..20 {
         readers.push(sip(&runtime, bridge, b"GET /snapshot HTTP/1.1\r\nHost: x\r\n\r\n".to_vec()));
         readers.push(sip(&runtime, http, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n".to_vec()));
-        let deaf = [frames::DEAF_PREFACE.to_vec(), frames::head(1, LOOKUP), frames::data(1, &[0; 5])].concat();
+        let deaf = [frames::DEAF_PREFACE.to_vec(), frames::head(1, LOOKUP), frames::last(1, &[0; 5])].concat();
         readers.push(sip(&runtime, grpc, deaf));
     }
     let start = Instant::now();
@@ -303,8 +303,15 @@ fn slow_peers_slow_nobody_else() {
         }
     }
     assert!(with.saturating_sub(before) < 512 << 20, "memory stays bounded");
-    // Every one of them has a limit shorter than this, but for streams of reports and those that read a little.
-    assert!(gone >= slow.len() * 11 / 12, "{gone} of {}", slow.len());
+    // On gRPC, who introduces itself may go on as slowly as it likes: it holds one place, which it loses when that is wanted and
+    // it has no call under way. All others have a limit that is shorter than this.
+    assert!(gone >= slow.len() * 9 / 12, "{gone} of {}", slow.len());
+    assert!(
+        metric(&server, "inferencecache_connections_closed_total{listener=\"grpc\",reason=\"slow_reader\"}") >= 20.0
+    );
+    assert!(
+        metric(&server, "inferencecache_connections_closed_total{listener=\"bridge\",reason=\"slow_reader\"}") >= 20.0
+    );
     healthy.finish(&runtime);
     server.signal("-TERM");
     assert_eq!(server.ended().0.code(), Some(0));

@@ -75,7 +75,7 @@ pub struct ServerOptions {
     pub max_unfinished_bytes: usize,
     /// Most calls at a time on one gRPC connection; more wait at the client. Default 1024.
     pub max_streams: u32,
-    /// Most calls at a time on all gRPC connections; one more is refused with `RESOURCE_EXHAUSTED`. Default 65 536.
+    /// Most calls at a time on all gRPC connections; one more is refused with `RESOURCE_EXHAUSTED`. Default 32 768.
     pub max_calls: usize,
     /// Most connections at a time to gRPC. One more takes the place of the one that has been idle longest; while all have calls
     /// under way it is closed at once and counted. Default 4096.
@@ -155,7 +155,7 @@ impl Default for ServerOptions {
             max_message_bytes: DEFAULT_MAX_MESSAGE_BYTES,
             max_unfinished_bytes: DEFAULT_BUDGET,
             max_streams: 1024,
-            max_calls: 65_536,
+            max_calls: 32_768,
             max_grpc_connections: 4096,
             max_http_connections: 256,
             keepalive_interval: Duration::from_secs(30),

@@ -11,6 +11,7 @@ const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const ACK: u8 = 1;
+const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -34,6 +35,11 @@ pub(crate) fn head(stream: u32, path: &str) -> Vec<u8> {
 /// A part of a call's request.
 pub(crate) fn data(stream: u32, bytes: &[u8]) -> Vec<u8> {
     frame(DATA, 0, stream, bytes)
+}
+
+/// The last part of a call's request.
+pub(crate) fn last(stream: u32, bytes: &[u8]) -> Vec<u8> {
+    frame(DATA, END_STREAM, stream, bytes)
 }
 
 /// What must be said to the frames in `received`, which loses those that are whole: settings and pings are acknowledged.
