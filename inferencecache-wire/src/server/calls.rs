@@ -44,14 +44,19 @@ impl Calls {
         Arc::new(Self { limit, open: AtomicUsize::new(0), metrics })
     }
 
-    /// Begins a call of a connection; beyond the limit gives its refusal.
-    pub(super) fn begin(self: &Arc<Self>, activity: &Arc<Activity>) -> Result<Call, Response<Body>> {
+    /// Begins a call of a connection; `None` beyond the limit, and counted.
+    pub(super) fn begin(self: &Arc<Self>, activity: &Arc<Activity>) -> Option<Call> {
         if self.open.fetch_add(1, Ordering::Relaxed) >= self.limit {
             self.open.fetch_sub(1, Ordering::Relaxed);
             self.metrics.call_refused();
-            return Err(Status::resource_exhausted("too many calls are under way").into_http());
+            return None;
         }
-        Ok(Call { calls: self.clone(), work: activity.begin() })
+        Some(Call { calls: self.clone(), work: activity.begin() })
+    }
+
+    /// What is said to a call beyond the limit.
+    pub(super) fn refusal() -> Response<Body> {
+        Status::resource_exhausted("too many calls are under way").into_http()
     }
 }
 

@@ -170,9 +170,8 @@ impl<I: IndexApi + ?Sized> HyperService<Request<Incoming>> for Connected<I> {
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let GrpcPort { main, beside, calls, request_timeout, stop, .. } = &self.port;
-        let call = match calls.begin(&self.activity) {
-            Ok(call) => call,
-            Err(refusal) => return Box::pin(std::future::ready(Ok(refusal))),
+        let Some(call) = calls.begin(&self.activity) else {
+            return Box::pin(std::future::ready(Ok(Calls::refusal())));
         };
         let request = request.map(Body::new);
         let rest = request.uri().path().strip_prefix('/').and_then(|path| path.strip_prefix(Mounted::<I>::NAME));

@@ -159,11 +159,11 @@ fn members<'a>(json: &'a Json, known: &[&str]) -> Option<BTreeMap<&'a str, &'a J
 
 type Members<'a> = BTreeMap<&'a str, &'a Json>;
 
-/// Of a wrong kind: `None`. Absent: `Some(None)`.
-fn integer<T: std::str::FromStr>(members: &Members<'_>, key: &str) -> Option<Option<T>> {
+/// Of a wrong kind: `None`. Absent: 0.
+fn integer<T: std::str::FromStr + Default>(members: &Members<'_>, key: &str) -> Option<T> {
     match members.get(key) {
-        None | Some(Json::Null) => Some(None),
-        Some(Json::Number(text)) if !text.contains(['.', 'e', 'E']) => text.parse().ok().map(Some),
+        None | Some(Json::Null) => Some(T::default()),
+        Some(Json::Number(text)) if !text.contains(['.', 'e', 'E']) => text.parse().ok(),
         _ => None,
     }
 }
@@ -218,7 +218,7 @@ const RESERVED: &str = "inferencecache.io/probe";
 pub(crate) fn policies(body: &[u8]) -> Option<Policies> {
     let json = parse(body)?;
     let root = members(&json, &["version", "policies", "tenants"])?;
-    let version: i64 = integer(&root, "version")?.unwrap_or(0);
+    let version: i64 = integer(&root, "version")?;
     let mut all = Policies::default();
     for element in list(&root, "policies")? {
         let (namespace, knobs) = knobs(&element, version)?;
@@ -231,7 +231,7 @@ pub(crate) fn policies(body: &[u8]) -> Option<Policies> {
         let (tenant, budget) = (text(&members, "tenantID")?, integer::<i64>(&members, "maxIndexEntries")?);
         text(&members, "isolationMode")?;
         if !tenant.is_empty() && tenant != RESERVED {
-            all.quotas.insert(tenant, budget.unwrap_or(0).max(0));
+            all.quotas.insert(tenant, budget.max(0));
         }
     }
     (3..=7).contains(&version).then_some(all)
@@ -254,19 +254,19 @@ fn knobs(element: &Json, version: i64) -> Option<(String, Knobs)> {
     )?;
     let strategy = of.get("strategy").copied().unwrap_or(&Json::Null);
     let strategy = members(strategy, &["enableChainMatching", "requireChain", "enableTenantHot"])?;
-    let matched: i32 = integer(&of, "minimumMatchedTokens")?.unwrap_or(0);
+    let matched: i32 = integer(&of, "minimumMatchedTokens")?;
     let score = match of.get("routingFloorScore") {
         None | Some(Json::Null) => 0.1,
         Some(Json::Number(text)) => text.parse::<f32>().ok().filter(|score| score.is_finite())?,
         _ => return None,
     };
     let knobs = Knobs {
-        ttl_ns: integer(&of, "evictionTTL")?.unwrap_or(0).max(0),
+        ttl_ns: integer::<i64>(&of, "evictionTTL")?.max(0),
         lfu: text(&of, "eviction")?.eq_ignore_ascii_case("lfu"),
-        minimum_prefix_tokens: integer(&of, "minimumPrefixTokens")?.unwrap_or(0).max(0),
+        minimum_prefix_tokens: integer::<i32>(&of, "minimumPrefixTokens")?.max(0),
         minimum_matched_tokens: if version == 3 && matched == 0 { 64 } else { matched.max(0) },
         routing_floor_score: score.max(0.0),
-        lookup_timeout_ms: integer(&of, "lookupTimeoutMs")?.unwrap_or(0).max(0),
+        lookup_timeout_ms: integer::<i32>(&of, "lookupTimeoutMs")?.max(0),
         chain_requires_hot_affinity: [
             flag(&strategy, "enableChainMatching", true)?,
             flag(&strategy, "requireChain", false)?,
