@@ -59,7 +59,7 @@ conformance: $(CACHE)/venv/done ## Play the recorded answers of the Go implement
 	$(CACHE)/venv/bin/python $(CONFORMANCE)/play.py --proto $(PROTO) --server "$(SERVER)" $(CONFORMANCE)/index.jsonl $(CONFORMANCE)/policy.jsonl
 
 clients: $(CACHE)/venv/done ## Other people's clients against the server: curl, grpcurl (installed if there is Go), Python
-	$(CARGO) build -p inferencecache-server
+	$(CARGO) build --bins -p inferencecache-server -p kvevent-subscriber -p kvevent-fake-engine -p inferencecache-examples
 	@if command -v go >/dev/null && [ ! -x $(CACHE)/bin/grpcurl ]; then GOBIN=$(CACHE)/bin go install github.com/fullstorydev/grpcurl/cmd/grpcurl@$(GRPCURL_VERSION) || echo "grpcurl cannot be installed"; fi
 	PATH="$(CACHE)/bin:$$PATH" bins/server/tests/clients/run target/debug/inferencecache-server $(CACHE)/venv/bin/python
 

@@ -296,14 +296,16 @@ async fn four_thousand_hostile_requests_change_what_the_rules_say() {
 #[tokio::test]
 #[ignore = "soak: minutes"]
 async fn a_million_hostile_requests_change_what_the_rules_say() {
-    let mut resident = [0; 2];
-    run(1_000_000, |number| match number {
-        100_000 => resident[0] = memory::resident_bytes(),
-        1_000_000 => resident[1] = memory::resident_bytes(),
-        _ => {}
+    // A body of a megabyte more or less in hand is a tenth of the whole, and what the allocator keeps comes in steps of
+    // several. So the most of each 10^5 is compared, not a moment; the least is shown for whoever looks for a leak.
+    let (mut lowest, mut highest) = ([u64::MAX; 10], [0; 10]);
+    run(1_000_000, |number| {
+        if number.is_multiple_of(500) {
+            let (now, window) = (memory::resident_bytes(), (number as usize - 1) / 100_000);
+            (lowest[window], highest[window]) = (lowest[window].min(now), highest[window].max(now));
+        }
     })
     .await;
-    let [early, late] = resident;
-    println!("resident: {early} bytes after 10^5, {late} after 10^6");
-    assert!(late * 10 <= early * 11);
+    println!("resident in each 10^5: lowest {lowest:?}, highest {highest:?}");
+    assert!(highest[9] * 10 <= highest[0] * 11);
 }
