@@ -12,7 +12,6 @@
 //! 4. The usual call never leaves its thread: the embedded index answers in microseconds, less than a hand-over costs.
 //!    An index that may block is asked on the blocking pool instead ([`Lookups::isolated`]), so that deadlines hold.
 
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,8 +20,8 @@ use inferencecache_core::route::{FailOpen, Pending, ReasonCode, Step};
 use inferencecache_core::{Answer, Clock, IndexApi, Router};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::hot::{LookupReply, LookupRequest, Pooled};
 use crate::metrics::Metrics;
-use crate::{convert, pb};
 
 /// Most prompts tokenised at a time.
 const TOKENISE_PERMITS: usize = 64;
@@ -45,15 +44,10 @@ pub(super) struct Lookups<I: ?Sized> {
     isolating: Arc<Semaphore>,
 }
 
-thread_local! {
-    /// The last answer of this thread, for its memory.
-    static SCRATCH: Cell<Option<Box<Answer>>> = const { Cell::new(None) };
-}
-
 /// A call under way. Observes itself as `TIMEOUT` if it is dropped: then its caller is gone.
 struct Call<'a, I: IndexApi + ?Sized> {
     lookups: &'a Lookups<I>,
-    request: Arc<pb::LookupRouteRequest>,
+    request: Arc<Pooled<LookupRequest>>,
     start: u64,
     observed: bool,
 }
@@ -66,15 +60,11 @@ impl<I: IndexApi + ?Sized> Lookups<I> {
     }
 
     /// Answers one call. `limit` is the caller's, from now on.
-    pub(super) async fn answer(
-        &self,
-        request: pb::LookupRouteRequest,
-        limit: Option<Duration>,
-    ) -> pb::LookupRouteResponse {
+    pub(super) async fn answer(&self, request: Pooled<LookupRequest>, limit: Option<Duration>) -> LookupReply {
         let start = self.router.clock.monotonic();
         let deadline = limit.map(|limit| start.saturating_add(u64::try_from(limit.as_micros()).unwrap_or(u64::MAX)));
-        let mut answer = SCRATCH.take().unwrap_or_default();
-        let question = convert::question(&request);
+        let mut answer = LookupReply::scratch();
+        let question = request.question();
         let step = self.guarded(&mut answer, Step::Done, |answer| self.router.begin(&question, deadline, answer));
         match step {
             Step::Done => {}
@@ -86,10 +76,7 @@ impl<I: IndexApi + ?Sized> Lookups<I> {
                 return call.wait(step, answer).await;
             }
         }
-        let response = self.respond(&request, start, &answer);
-        answer.clear(); // lets go of replica ids, keeps the memory
-        SCRATCH.set(Some(answer));
-        response
+        self.respond(&request, start, answer)
     }
 
     /// Runs `work` on `answer`; after a panic the answer is `NO_HINT` and the result `otherwise`.
@@ -105,15 +92,16 @@ impl<I: IndexApi + ?Sized> Lookups<I> {
     }
 
     /// Counts the call and builds its response.
-    fn respond(&self, request: &pb::LookupRouteRequest, start: u64, answer: &Answer) -> pb::LookupRouteResponse {
+    fn respond(&self, request: &LookupRequest, start: u64, answer: Box<Answer>) -> LookupReply {
         // The reserved tenant's calls took no time, by contract.
-        let reserved = convert::question(request).is_reserved();
+        let reserved = request.question().is_reserved();
         let latency = if reserved { Duration::ZERO } else { self.since(start) };
-        self.metrics.lookup(&request.model_id, answer.reason, !answer.rows().is_empty(), latency);
+        self.metrics.lookup(request.model(), answer.reason, !answer.rows().is_empty(), latency);
         if let Some(cause) = answer.fail_open {
             self.metrics.fail_open(cause.label());
         }
-        convert::lookup_response(answer, &request.adapter_id, latency)
+        let adapter = if answer.consulted { request.adapter().to_owned() } else { String::new() };
+        LookupReply { answer, adapter, latency }
     }
 
     fn since(&self, start: u64) -> Duration {
@@ -123,7 +111,7 @@ impl<I: IndexApi + ?Sized> Lookups<I> {
 
 impl<I: IndexApi + ?Sized> Call<'_, I> {
     /// The rest of a call that has to wait for another thread.
-    async fn wait(&mut self, step: Step, mut answer: Box<Answer>) -> pb::LookupRouteResponse {
+    async fn wait(&mut self, step: Step, mut answer: Box<Answer>) -> LookupReply {
         let mut step = step;
         if let Step::Tokenise(pending) = step {
             step = self.tokenise(&pending, &mut answer).await;
@@ -132,17 +120,17 @@ impl<I: IndexApi + ?Sized> Call<'_, I> {
             answer = self.look_up(pending, answer).await;
         }
         self.observed = true;
-        self.lookups.respond(&self.request, self.start, &answer)
+        self.lookups.respond(&self.request, self.start, answer)
     }
 
     async fn tokenise(&self, pending: &Pending, answer: &mut Box<Answer>) -> Step {
         let router = &self.lookups.router;
-        let tokens = match (router.tokenizer.clone(), Slot::take(self.lookups, self.request.prompt_text.len())) {
+        let tokens = match (router.tokenizer.clone(), Slot::take(self.lookups, self.request.prompt().len())) {
             (None, _) => Err(FailOpen::Disabled),
             (_, None) => Err(FailOpen::Saturated),
             (Some(tokenizer), Some(slot)) => {
                 let request = self.request.clone();
-                let encode = move || tokenizer.encode_chat(&request.model_id, &request.prompt_text);
+                let encode = move || tokenizer.encode_chat(request.model(), request.prompt());
                 match self.in_time(pending, slot, encode).await {
                     Some(Ok(tokens)) => tokens.map_err(FailOpen::from),
                     Some(Err(Panicked)) => Err(FailOpen::EncodeError),
@@ -157,7 +145,7 @@ impl<I: IndexApi + ?Sized> Call<'_, I> {
     }
 
     async fn look_up(&self, pending: Pending, mut answer: Box<Answer>) -> Box<Answer> {
-        let question = convert::question(&self.request);
+        let question = self.request.question();
         if !self.lookups.isolated {
             self.lookups.guarded(&mut answer, (), |a| self.lookups.router.finish(&question, &pending, a));
             return answer;
@@ -170,7 +158,7 @@ impl<I: IndexApi + ?Sized> Call<'_, I> {
         let tokens = std::mem::take(&mut answer.tokens);
         let (router, request) = (self.lookups.router.clone(), self.request.clone());
         let finish = move || {
-            router.finish(&convert::question(&request), &pending, &mut answer);
+            router.finish(&request.question(), &pending, &mut answer);
             answer
         };
         let mut answer = match self.in_time(&pending, permit, finish).await {
@@ -245,7 +233,7 @@ impl<I: IndexApi + ?Sized> Drop for Call<'_, I> {
     fn drop(&mut self) {
         if !self.observed {
             let latency = self.lookups.since(self.start);
-            self.lookups.metrics.lookup(&self.request.model_id, ReasonCode::Timeout, false, latency);
+            self.lookups.metrics.lookup(self.request.model(), ReasonCode::Timeout, false, latency);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The published gRPC surface: a service to mount, and a client that never fails its caller.
 //!
 //! ```text
-//! client::HintClient ──HTTP/2──> faults ──> service::InferenceCacheService ──> core::Router, core::IndexApi
+//! client::HintClient ──HTTP/2──> faults ──> dispatch ──> service ──> core::Router, core::IndexApi
 //!                                  │              ├─ lookup    LookupRoute: deadline, scratch, panics, one observation
 //!                                  │              └─ report    ReportCacheState: one message at a time
 //!                                  └─ the codes of faults that arise before a request exists
@@ -18,6 +18,8 @@ mod blocksize;
 mod budget;
 #[cfg(feature = "server")]
 mod deadline;
+#[cfg(feature = "server")]
+mod dispatch;
 #[cfg(feature = "server")]
 pub mod faults;
 #[cfg(feature = "server")]

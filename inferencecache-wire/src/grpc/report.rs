@@ -10,6 +10,7 @@ use inferencecache_core::{Clock, Entry, IndexApi, RESERVED_TENANT};
 
 use super::blocksize::{BlockSizes, Scope};
 use crate::convert::{self, Refused};
+use crate::hot::Report;
 use crate::metrics::Metrics;
 use crate::pb;
 
@@ -31,14 +32,14 @@ pub(super) struct Carried {
 
 impl<I: IndexApi + ?Sized> Reports<I> {
     /// Applies one message of a stream.
-    pub(super) fn ingest(&self, message: &pb::CacheStateUpdate, carried: &mut Carried) {
+    pub(super) fn ingest(&self, report: &Report, carried: &mut Carried) {
         self.guarded("ReportCacheState", || {
-            if message.tenant_id == RESERVED_TENANT {
+            if report.tenant() == RESERVED_TENANT {
                 return;
             }
             let mut refused = Refused::default();
             let mut entries = convert::recycled(std::mem::take(&mut carried.entries));
-            if let Some(update) = convert::update(message, self.clock.now(), &mut entries, &mut refused) {
+            if let Some(update) = report.update(self.clock.now(), &mut entries, &mut refused) {
                 if self.sizes.is_mismatch(&update, &mut carried.scope) {
                     self.metrics.block_size_mismatch(update.model);
                 }

@@ -28,11 +28,12 @@ use super::blocksize::BlockSizes;
 use super::budget::Budget;
 pub use super::budget::DEFAULT_BUDGET;
 use super::deadline;
+pub use super::dispatch::Dispatch;
 use super::faults::{Decoded, Faults, mended};
 use super::lookup::Lookups;
 use super::report::{Carried, Reports};
+use crate::hot::{LookupReply, LookupRequest, Pooled, Report};
 use crate::metrics::Metrics;
-use crate::pb::inference_cache_server::{InferenceCache, InferenceCacheServer};
 use crate::{convert, pb};
 
 /// Largest request message, in bytes, unless configured otherwise: 4 MiB.
@@ -54,10 +55,10 @@ pub struct InferenceCacheService<I: ?Sized> {
 }
 
 /// What [`InferenceCacheService::mount`] gives: a service for tonic, with the agreed status codes.
-pub type Mounted<I> = Faults<InferenceCacheServer<Rpcs<I>>>;
+pub type Mounted<I> = Faults<Dispatch<I>>;
 
-/// The RPCs. Made by [`InferenceCacheService::mount`].
-pub struct Rpcs<I: ?Sized> {
+/// The RPCs themselves.
+pub(super) struct Rpcs<I: ?Sized> {
     lookups: Lookups<I>,
     reports: Reports<I>,
     stop: CancellationToken,
@@ -135,8 +136,7 @@ impl<I: IndexApi + ?Sized> InferenceCacheService<I> {
             sizes: BlockSizes::new(router.block_size),
         };
         let rpcs = Rpcs { lookups: Lookups::new(router, metrics, isolated), reports, stop };
-        let server = InferenceCacheServer::new(rpcs).max_decoding_message_size(max_message_bytes);
-        Faults::new(server, budget, request_timeout)
+        Faults::new(Dispatch::new(rpcs, max_message_bytes), budget, request_timeout)
     }
 }
 
@@ -146,23 +146,11 @@ impl<I: ?Sized> fmt::Debug for Rpcs<I> {
     }
 }
 
-#[tonic::async_trait]
-impl<I: IndexApi + ?Sized> InferenceCache for Rpcs<I> {
-    type StreamCacheEventsStream = tokio_stream::Empty<Result<pb::CacheEvent, Status>>;
-    type StreamMetricsStream = tokio_stream::Empty<Result<pb::Metric, Status>>;
-
-    /// No template source is configured: the caller hashes the prompt itself.
-    async fn render_template(
+impl<I: IndexApi + ?Sized> Rpcs<I> {
+    pub(super) async fn lookup_route(
         &self,
-        _request: Request<pb::RenderTemplateRequest>,
-    ) -> Result<Response<pb::RenderTemplateResponse>, Status> {
-        Ok(Response::new(pb::RenderTemplateResponse { reason_code: "OK".to_owned(), ..Default::default() }))
-    }
-
-    async fn lookup_route(
-        &self,
-        request: Request<pb::LookupRouteRequest>,
-    ) -> Result<Response<pb::LookupRouteResponse>, Status> {
+        request: Request<Pooled<LookupRequest>>,
+    ) -> Result<Response<LookupReply>, Status> {
         if let Some(decoded) = request.extensions().get::<Decoded>() {
             decoded.set();
         }
@@ -170,17 +158,37 @@ impl<I: IndexApi + ?Sized> InferenceCache for Rpcs<I> {
         Ok(Response::new(self.lookups.answer(request.into_inner(), limit).await))
     }
 
-    /// No topology is known.
-    async fn lookup_pd_route(
+    pub(super) async fn report_cache_state(
         &self,
-        _request: Request<pb::LookupPdRouteRequest>,
-    ) -> Result<Response<pb::LookupPdRouteResponse>, Status> {
-        Ok(Response::new(pb::LookupPdRouteResponse { reason_code: "NO_HINT".to_owned(), ..Default::default() }))
+        request: Request<Streaming<Pooled<Report>>>,
+    ) -> Result<Response<pb::Ack>, Status> {
+        let mut stream = request.into_inner();
+        let mut carried = Carried::default();
+        let stopped = self.stop.cancelled();
+        tokio::pin!(stopped);
+        loop {
+            let message = tokio::select! {
+                biased;
+                () = &mut stopped => return Err(Status::unavailable("the server is shutting down")),
+                message = stream.message() => message.map_err(mended)?,
+            };
+            match message {
+                Some(report) => self.reports.ingest(&report, &mut carried),
+                None => return Ok(Response::new(ack())),
+            }
+            // A producer that never pauses must not starve its neighbours.
+            tokio::task::coop::consume_budget().await;
+        }
     }
 
-    async fn get_cache_state(
+    pub(super) fn publish_event(&self, request: &Request<pb::CacheEvent>) -> Result<Response<pb::Ack>, Status> {
+        self.reports.publish(request.get_ref());
+        Ok(Response::new(ack()))
+    }
+
+    pub(super) fn get_cache_state(
         &self,
-        request: Request<pb::GetCacheStateRequest>,
+        request: &Request<pb::GetCacheStateRequest>,
     ) -> Result<Response<pb::GetCacheStateResponse>, Status> {
         let pb::GetCacheStateRequest { tenant_id, model_id } = request.get_ref();
         if tenant_id == RESERVED_TENANT {
@@ -195,48 +203,28 @@ impl<I: IndexApi + ?Sized> InferenceCache for Rpcs<I> {
         }
     }
 
-    async fn report_cache_state(
-        &self,
-        request: Request<Streaming<pb::CacheStateUpdate>>,
-    ) -> Result<Response<pb::Ack>, Status> {
-        let mut stream = request.into_inner();
-        let mut carried = Carried::default();
-        let stopped = self.stop.cancelled();
-        tokio::pin!(stopped);
-        loop {
-            let message = tokio::select! {
-                biased;
-                () = &mut stopped => return Err(Status::unavailable("the server is shutting down")),
-                message = stream.message() => message.map_err(mended)?,
-            };
-            match message {
-                Some(update) => self.reports.ingest(&update, &mut carried),
-                None => return Ok(Response::new(ack())),
-            }
-            // A producer that never pauses must not starve its neighbours.
-            tokio::task::coop::consume_budget().await;
-        }
+    /// No template source is configured: the caller hashes the prompt itself.
+    pub(super) fn render(_: &Request<pb::RenderTemplateRequest>) -> Response<pb::RenderTemplateResponse> {
+        Response::new(pb::RenderTemplateResponse { reason_code: "OK".to_owned(), ..Default::default() })
     }
 
-    async fn publish_event(&self, request: Request<pb::CacheEvent>) -> Result<Response<pb::Ack>, Status> {
-        self.reports.publish(request.get_ref());
-        Ok(Response::new(ack()))
+    /// No topology is known.
+    pub(super) fn pair(_: &Request<pb::LookupPdRouteRequest>) -> Response<pb::LookupPdRouteResponse> {
+        Response::new(pb::LookupPdRouteResponse { reason_code: "NO_HINT".to_owned(), ..Default::default() })
     }
 
-    async fn stream_cache_events(
-        &self,
-        _request: Request<pb::StreamEventsRequest>,
-    ) -> Result<Response<Self::StreamCacheEventsStream>, Status> {
-        Ok(Response::new(tokio_stream::empty()))
+    /// A stream that ends at once.
+    pub(super) fn events(_: &Request<pb::StreamEventsRequest>) -> Response<Nothing<pb::CacheEvent>> {
+        Response::new(tokio_stream::empty())
     }
 
-    async fn stream_metrics(
-        &self,
-        _request: Request<pb::StreamMetricsRequest>,
-    ) -> Result<Response<Self::StreamMetricsStream>, Status> {
-        Ok(Response::new(tokio_stream::empty()))
+    /// A stream that ends at once.
+    pub(super) fn metrics(_: &Request<pb::StreamMetricsRequest>) -> Response<Nothing<pb::Metric>> {
+        Response::new(tokio_stream::empty())
     }
 }
+
+type Nothing<T> = tokio_stream::Empty<Result<T, Status>>;
 
 fn ack() -> pb::Ack {
     pb::Ack { accepted: true, reason_code: String::new() }

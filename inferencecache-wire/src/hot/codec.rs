@@ -129,6 +129,7 @@ impl Encoder for Writing {
     fn encode(&mut self, reply: LookupReply, dst: &mut EncodeBuf<'_>) -> Result<(), Status> {
         dst.reserve(reply.room());
         reply.write(dst);
+        reply.recycle();
         Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! A `LookupRouteResponse`, written straight from the router's answer.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use bytes::BufMut;
@@ -19,7 +20,25 @@ pub struct LookupReply {
     pub latency: Duration,
 }
 
+thread_local! {
+    /// The last answer that was written on this thread, for its memory.
+    static SCRATCH: Cell<Option<Box<Answer>>> = const { Cell::new(None) };
+}
+
 impl LookupReply {
+    /// An empty answer, in the memory of the last one that was written on this thread.
+    #[must_use]
+    pub fn scratch() -> Box<Answer> {
+        SCRATCH.take().unwrap_or_default()
+    }
+
+    /// Gives the answer's memory to the next of this thread.
+    pub fn recycle(self) {
+        let mut answer = self.answer;
+        answer.clear(); // lets go of replica ids
+        let _ = SCRATCH.try_with(|slot| slot.set(Some(answer)));
+    }
+
     /// Appends the message.
     pub fn write(&self, out: &mut impl BufMut) {
         for row in self.answer.rows() {
