@@ -2,6 +2,7 @@
 
 mod capacity;
 mod churn;
+mod codec;
 mod growth;
 mod lookup;
 mod memory;
@@ -30,6 +31,8 @@ pub const ROWS: &[Row] = &[
     ("P12", store::remove),
     ("P13", capacity::at_the_cap),
     ("P14", churn::reading_while_writing),
+    ("P15", codec::lookup_route),
+    ("P16", codec::report_cache_state),
     ("P19", growth::growth),
 ];
 
