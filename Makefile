@@ -11,7 +11,7 @@ CACHE ?= $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/inferencecache
 DENY_VERSION = 0.20.2
 GRPCURL_VERSION = v1.9.4
 
-.PHONY: help demo test soak lint bench bench-peers conformance clients cases package features
+.PHONY: help demo test soak lint bench bench-peers load conformance clients cases package features
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,6 +43,10 @@ bench: ## Criterion benchmarks and the table of bytes per block
 
 bench-peers: ## The index side by side with its peers, row by row (ROWS=P4,P9, QUICK=1); fails when a row is missed
 	cd benches/peers && $(CARGO) build --release && target/release/peers $(if $(ROWS),--rows $(ROWS)) $(if $(QUICK),--quick)
+
+load: ## A server under load for ten minutes: table and plot into docs/benchmarks (SECONDS=60)
+	$(CARGO) build --release -p inferencecache-server -p inferencecache-examples --bin inferencecache-server --bin load
+	target/release/load $(if $(SECONDS),--seconds=$(SECONDS))
 
 $(CACHE)/venv/done:
 	python3 -m venv $(CACHE)/venv

@@ -11,7 +11,6 @@
 //! `make demo`, or `cargo build --bins && cargo run -p inferencecache-examples --bin demo -- [--keep] [capture…]`
 
 mod capture;
-mod processes;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,11 +18,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use inferencecache_examples::processes::{PATIENCE, Process, end_with_signals};
 use inferencecache_wire::grpc::client::{ClientOptions, HintClient};
 use inferencecache_wire::pb;
 
 use crate::capture::{Capture, Prompt};
-use crate::processes::{PATIENCE, Process};
 
 const TENANT: &str = "demo";
 const MODEL: &str = "demo-model";
@@ -84,7 +83,7 @@ fn run() -> Result<bool> {
         paths = ["vllm-0.32-cpu-a.jsonl", "sglang-0.5.23-radix-a.jsonl"].map(|name| folder.join(name)).into();
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    processes::end_with_signals(&runtime)?;
+    end_with_signals(&runtime)?;
     let mut total = Outcome { exact: 0, unexplained: 0, prompts: 0 };
     let last = paths.len() - 1;
     for (number, path) in paths.iter().enumerate() {

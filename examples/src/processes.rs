@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 /// How long anything may take before the demonstration gives up.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One process and the lines it prints.
-pub(crate) struct Process {
+#[derive(Debug)]
+pub struct Process {
     name: &'static str,
     child: Arc<Mutex<Child>>,
     stdin: ChildStdin,
@@ -26,7 +27,11 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts a binary that was built beside this one.
-    pub(crate) fn start(name: &'static str, arguments: &[String]) -> Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// When it is not there or does not start.
+    pub fn start(name: &'static str, arguments: &[String]) -> Result<Self> {
         let path = sibling(name)?;
         let mut child = Command::new(&path)
             .args(arguments)
@@ -57,7 +62,11 @@ impl Process {
     }
 
     /// The next line for which `wanted` finds something.
-    pub(crate) fn wait_for<T>(&mut self, what: &str, mut wanted: impl FnMut(&str) -> Option<T>) -> Result<T> {
+    ///
+    /// # Errors
+    ///
+    /// After [`PATIENCE`], or when the process ends first.
+    pub fn wait_for<T>(&mut self, what: &str, mut wanted: impl FnMut(&str) -> Option<T>) -> Result<T> {
         let until = Instant::now() + PATIENCE;
         loop {
             match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
@@ -81,7 +90,11 @@ impl Process {
     }
 
     /// Attributes of the next JSON log line with this message.
-    pub(crate) fn wait_for_event<const N: usize>(&mut self, message: &str, names: [&str; N]) -> Result<[String; N]> {
+    ///
+    /// # Errors
+    ///
+    /// As [`Process::wait_for`].
+    pub fn wait_for_event<const N: usize>(&mut self, message: &str, names: [&str; N]) -> Result<[String; N]> {
         self.wait_for(message, |line| {
             let line: serde_json::Value = serde_json::from_str(line).ok()?;
             let found =
@@ -91,13 +104,21 @@ impl Process {
     }
 
     /// Writes one line to the process.
-    pub(crate) fn say(&mut self, line: &str) -> Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// When it does not read any more.
+    pub fn say(&mut self, line: &str) -> Result<()> {
         let stdin = &mut self.stdin;
         writeln!(stdin, "{line}").and_then(|()| stdin.flush()).with_context(|| format!("talking to {}", self.name))
     }
 
     /// Whether it is still there.
-    pub(crate) fn check(&mut self) -> Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// When it has ended.
+    pub fn check(&mut self) -> Result<()> {
         let ended = self.child.lock().map_err(|_| anyhow::anyhow!("{} is being ended", self.name))?.try_wait()?;
         match ended {
             None => Ok(()),
@@ -105,7 +126,9 @@ impl Process {
         }
     }
 
-    pub(crate) fn id(&self) -> u32 {
+    /// Its process id; 0 when it is being ended.
+    #[must_use]
+    pub fn id(&self) -> u32 {
         self.child.lock().map_or(0, |child| child.id())
     }
 }
@@ -128,7 +151,11 @@ fn end(child: &Mutex<Child>) {
 }
 
 /// Ends everything that was started, and then this program, when it is asked to end.
-pub(crate) fn end_with_signals(runtime: &tokio::runtime::Runtime) -> Result<()> {
+///
+/// # Errors
+///
+/// When signals cannot be waited for.
+pub fn end_with_signals(runtime: &tokio::runtime::Runtime) -> Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let _inside = runtime.enter();
     let mut signals = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal).into_iter();

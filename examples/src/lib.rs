@@ -1,0 +1,3 @@
+//! What the example programs share: the real binaries as child processes.
+
+pub mod processes;
