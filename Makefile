@@ -8,10 +8,12 @@ SPEC ?= ../shared/spec
 CONFORMANCE ?= ../shared/conformance
 # Tools that the tree does not hold are kept out of it.
 CACHE ?= $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/inferencecache
+# The number in its name goes up with the list of packages.
+VENV = $(CACHE)/venv/done-2
 DENY_VERSION = 0.20.2
 GRPCURL_VERSION = v1.9.4
 
-.PHONY: help demo test soak lint bench bench-peers load conformance clients cases package features
+.PHONY: help demo test soak lint bench bench-peers load conformance clients cases crds crd-facts package features
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,9 +50,9 @@ load: ## A server under load for ten minutes: table and plot into docs/benchmark
 	$(CARGO) build --release -p inferencecache-server -p inferencecache-examples --bin inferencecache-server --bin load
 	target/release/load $(if $(SECONDS),--seconds=$(SECONDS))
 
-$(CACHE)/venv/done:
+$(VENV):
 	python3 -m venv $(CACHE)/venv
-	$(CACHE)/venv/bin/pip install --quiet grpcio grpcio-tools
+	$(CACHE)/venv/bin/pip install --quiet grpcio grpcio-tools pyyaml kubernetes requests jsonpatch
 	touch $@
 
 SERVER = target/release/inferencecache-server --grpc-bind-address=127.0.0.1:{grpc} \
@@ -58,17 +60,23 @@ SERVER = target/release/inferencecache-server --grpc-bind-address=127.0.0.1:{grp
 	--lame-duck=0s
 PROTO = inferencecache-wire/proto/inferencecache/v1alpha1/inferencecache.proto
 
-conformance: $(CACHE)/venv/done ## Play the recorded answers of the Go implementation (CONFORMANCE=folder)
+conformance: $(VENV) ## Play the recorded answers of the Go implementation (CONFORMANCE=folder)
 	$(CARGO) build --release -p inferencecache-server
 	$(CACHE)/venv/bin/python $(CONFORMANCE)/play.py --proto $(PROTO) --server "$(SERVER)" $(CONFORMANCE)/index.jsonl $(CONFORMANCE)/policy.jsonl
 
-clients: $(CACHE)/venv/done ## Other people's clients against the server: curl, grpcurl (installed if there is Go), Python
+clients: $(VENV) ## Other people's clients against the server: curl, grpcurl (installed if there is Go), Python
 	$(CARGO) build --bins -p inferencecache-server -p kvevent-subscriber -p kvevent-fake-engine -p inferencecache-examples
 	@if command -v go >/dev/null && [ ! -x $(CACHE)/bin/grpcurl ]; then GOBIN=$(CACHE)/bin go install github.com/fullstorydev/grpcurl/cmd/grpcurl@$(GRPCURL_VERSION) || echo "grpcurl cannot be installed"; fi
 	PATH="$(CACHE)/bin:$$PATH" bins/server/tests/clients/run target/debug/inferencecache-server $(CACHE)/venv/bin/python
 
 cases: ## Which numbered cases of the specifications no test names (SPEC=folder)
 	.ci/uncovered-cases $(SPEC)
+
+crds: ## Write the CustomResourceDefinitions from the types (a test compares them)
+	$(CARGO) run -p inferencecache-kube --all-features --example crdgen inferencecache-kube/deploy/crds
+
+crd-facts: $(VENV) ## Compare the definitions with those recorded from the Go implementation (CONFORMANCE=folder)
+	$(CACHE)/venv/bin/python $(CONFORMANCE)/crd_facts.py --check $(CONFORMANCE)/crd-facts.jsonl inferencecache-kube/deploy/crds/*.yaml
 
 package: ## Pack the three libraries as a user would get them, and build each alone
 	$(CARGO) package --allow-dirty -p inferencecache-core -p inferencecache-wire -p inferencecache-kube

@@ -1,1 +1,5 @@
 #![doc = include_str!("../README.md")]
+
+pub mod api;
+#[cfg(feature = "testkit")]
+pub mod testkit;

@@ -1,0 +1,3 @@
+//! What tests and tools need: the published files, and a real API server.
+
+pub mod manifests;
