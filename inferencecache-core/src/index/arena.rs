@@ -11,7 +11,7 @@
 //! never shared with another kind of line, so versions only grow.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// No line, no page, no replica.
 pub(super) const NIL: u32 = u32::MAX;
@@ -21,7 +21,7 @@ pub(super) const MAX_CLASS: u32 = 6;
 const CHUNK: u32 = 1024;
 const FIRST: u32 = 8;
 const SECOND: u32 = 64;
-/// Lines of one arena: what fits into a cell number (a line and one of its eight words) of 32 bits.
+/// Lines of one arena.
 const MAX_LINES: u32 = 1 << 29;
 
 /// Eight words of one cache line.
@@ -39,6 +39,13 @@ impl Line {
     pub(super) fn set(&self, at: usize, word: u64) {
         self.0[at & 7].store(word, Ordering::Relaxed);
     }
+    /// Whether its words are these.
+    #[inline]
+    pub(super) fn is(&self, words: &[[u8; 8]; 8]) -> bool {
+        // Without a branch for each.
+        let differences = self.0.iter().zip(words);
+        differences.fold(0, |all, (word, other)| all | word.load(Ordering::Relaxed) ^ u64::from_ne_bytes(*other)) == 0
+    }
     /// Half a word: `at` counts 32-bit halves, the low one first.
     #[expect(clippy::cast_possible_truncation, reason = "that half is what is wanted")]
     pub(super) fn half(&self, at: usize) -> u32 {
@@ -52,16 +59,9 @@ impl Line {
     }
 }
 
-/// Lines, and for each what it belongs to, if the arena keeps that.
-#[derive(Debug)]
-pub(super) struct Chunk {
-    lines: Box<[Line]>,
-    owners: Box<[AtomicU32]>,
-}
-
 /// The chunks of one generation.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Chunks(Vec<Arc<Chunk>>);
+pub(super) struct Chunks(Vec<Arc<[Line]>>);
 
 fn split(line: u32) -> (usize, usize) {
     let (chunk, offset) = if line >= CHUNK {
@@ -78,29 +78,38 @@ fn split(line: u32) -> (usize, usize) {
 
 impl Chunks {
     /// A line, or nothing when this generation is older than the line.
+    #[inline]
     pub(super) fn line(&self, line: u32) -> Option<&Line> {
         let (chunk, offset) = split(line);
-        self.0.get(chunk)?.lines.get(offset)
+        self.0.get(chunk)?.get(offset)
+    }
+
+    /// Two neighbouring lines, an extent of class 1.
+    #[inline]
+    pub(super) fn pair(&self, line: u32) -> Option<&[Line; 2]> {
+        let (chunk, offset) = split(line);
+        self.0.get(chunk)?.get(offset..)?.first_chunk()
     }
 
     /// The lines of an extent.
     pub(super) fn extent(&self, line: u32, class: u32) -> Option<&[Line]> {
         let (chunk, offset) = split(line);
-        self.0.get(chunk)?.lines.get(offset..offset + (1usize << class))
+        self.0.get(chunk)?.get(offset..offset + (1usize << class))
     }
+}
 
-    /// What a line belongs to.
-    pub(super) fn owner(&self, line: u32) -> Option<&AtomicU32> {
-        let (chunk, offset) = split(line);
-        self.0.get(chunk)?.owners.get(offset)
-    }
+/// Lines set aside for one user, so that what it stores one after the other lies side by side. Readers of it then need few
+/// pages of the processor's own tables, and its neighbours are already on their way.
+#[derive(Debug, Default)]
+pub(super) struct Strip {
+    next: u32,
+    end: u32,
 }
 
 /// The writer's side: which lines are in use.
 #[derive(Debug)]
 pub(super) struct Arena {
     chunks: Arc<Chunks>,
-    owned: bool,
     next: u32,
     free: [Vec<u32>; MAX_CLASS as usize + 1],
     /// Grown since readers were last told.
@@ -108,8 +117,8 @@ pub(super) struct Arena {
 }
 
 impl Arena {
-    pub(super) fn new(owned: bool) -> Self {
-        Self { chunks: Arc::default(), owned, next: 0, free: Default::default(), grown: true }
+    pub(super) fn new() -> Self {
+        Self { chunks: Arc::default(), next: 0, free: Default::default(), grown: true }
     }
 
     pub(super) fn chunks(&self) -> &Arc<Chunks> {
@@ -121,10 +130,9 @@ impl Arena {
         self.chunks.line(line).expect("the writer keeps no number of a line that is not there")
     }
 
-    pub(super) fn set_owner(&self, line: u32, owner: u32) {
-        if let Some(cell) = self.chunks.owner(line) {
-            cell.store(owner, Ordering::Relaxed);
-        }
+    /// A pair of lines in use.
+    pub(super) fn pair(&self, line: u32) -> &[Line; 2] {
+        self.chunks.pair(line).expect("the writer keeps no number of a pair that is not there")
     }
 
     /// An extent of 2^class lines as its last user left them; nothing when the numbers are used up.
@@ -159,6 +167,26 @@ impl Arena {
         }
     }
 
+    /// An extent out of a strip, which is replaced by one of 2^size lines when it is used up. What has been given back is
+    /// used first.
+    pub(super) fn take_from(&mut self, strip: &mut Strip, class: u32, size: u32) -> Option<u32> {
+        if strip.next == strip.end {
+            if let Some(line) = self.free[class as usize].pop() {
+                return Some(line);
+            }
+            let Some(line) = self.take(size) else { return self.take(class) };
+            *strip = Strip { next: line, end: line + (1 << size) };
+        }
+        let line = strip.next;
+        strip.next += 1 << class;
+        Some(line)
+    }
+
+    /// Gives back what is left of a strip of extents of this class.
+    pub(super) fn give_strip(&mut self, strip: Strip, class: u32) {
+        (strip.next..strip.end).step_by(1 << class).for_each(|line| self.give(line, class));
+    }
+
     pub(super) fn give(&mut self, line: u32, class: u32) {
         self.free[class as usize].push(line);
     }
@@ -171,10 +199,7 @@ impl Arena {
             _ => CHUNK,
         } as usize;
         let mut grown = Chunks::clone(&self.chunks);
-        grown.0.push(Arc::new(Chunk {
-            lines: (0..size).map(|_| Line::default()).collect(),
-            owners: (0..if self.owned { size } else { 0 }).map(|_| AtomicU32::new(NIL)).collect(),
-        }));
+        grown.0.push((0..size).map(|_| Line::default()).collect());
         self.chunks = Arc::new(grown);
         self.grown = true;
     }
@@ -186,7 +211,7 @@ mod tests {
 
     #[test]
     fn extents_never_overlap() {
-        let mut arena = Arena::new(false);
+        let mut arena = Arena::new();
         let mut taken: Vec<(u32, u32)> = Vec::new();
         let mut x = 1u64;
         for step in 0..3000 {

@@ -5,11 +5,11 @@
 
 use std::hash::Hash;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use papaya::Equivalent;
 
+use crate::index::books::Totals;
 use crate::index::partition::{Partition, PartitionKey, WideWords};
 use crate::index::replicas::ServingSet;
 
@@ -54,6 +54,27 @@ impl Equivalent<ModelKey> for ModelRef<'_> {
     }
 }
 
+/// Partitions that a reader visited lately. What is forgotten meanwhile keeps no more than its names.
+#[derive(Debug, Default)]
+pub(super) struct Visited([Option<Arc<Partition>>; 8]);
+
+impl Visited {
+    /// Where a partition is kept; any choice will do.
+    fn place((tenant, model, scheme, adapter): (&str, &str, &str, &str)) -> usize {
+        let last = |name: &str| name.as_bytes().last().map_or(0, |&byte| usize::from(byte));
+        (last(tenant) ^ last(model) ^ last(scheme) ^ last(adapter) ^ tenant.len() ^ adapter.len()) & 7
+    }
+
+    fn take(&mut self, names: (&str, &str, &str, &str)) -> Option<Arc<Partition>> {
+        self.0[Self::place(names)].take()
+    }
+
+    pub(super) fn put_back(&mut self, partition: Arc<Partition>) {
+        let place = Self::place(partition.key.names());
+        self.0[place] = Some(partition);
+    }
+}
+
 /// What readers find by name.
 #[derive(Debug, Default)]
 pub(super) struct Catalog {
@@ -62,23 +83,15 @@ pub(super) struct Catalog {
     pub(super) wide_words: Arc<WideWords>,
     models: Map<ModelKey, ()>,
     tenants: Map<Arc<str>, ()>,
-    /// Distinct keys outside reserved tenants.
-    real_keys: AtomicU64,
-    /// Storage entries, and those of reserved tenants.
-    total: AtomicU64,
-    reserved: AtomicU64,
+    pub(super) totals: Arc<Totals>,
 }
 
 impl Catalog {
-    /// Runs `found` on a partition, if there is one.
-    pub(super) fn with_partition(
-        &self,
-        (tenant, model, scheme, adapter): (&str, &str, &str, &str),
-        found: impl FnOnce(&Arc<Partition>),
-    ) {
-        if let Some(partition) = self.partitions.pin().get(&PartitionRef(tenant, model, scheme, adapter)) {
-            found(partition);
-        }
+    /// A partition, if there is one: out of those visited lately, to be put back there.
+    pub(super) fn visit(&self, names: (&str, &str, &str, &str), visited: &mut Visited) -> Option<Arc<Partition>> {
+        let (tenant, model, scheme, adapter) = names;
+        let known = visited.take(names).filter(|partition| partition.is_of(&self.wide_words, names));
+        known.or_else(|| self.partitions.pin().get(&PartitionRef(tenant, model, scheme, adapter)).cloned())
     }
 
     /// Runs `found` on a scope, if there is one.
@@ -106,12 +119,12 @@ impl Catalog {
 
     /// Whether any tenant but the reserved ones holds a key.
     pub(super) fn has_real_keys(&self) -> bool {
-        self.real_keys.load(Ordering::Relaxed) > 0
+        self.totals.real_keys.get() > 0
     }
 
     /// Storage entries: (all, of reserved tenants).
     pub(super) fn storage(&self) -> (u64, u64) {
-        (self.total.load(Ordering::Relaxed), self.reserved.load(Ordering::Relaxed))
+        (self.totals.entries.get(), self.totals.reserved.get())
     }
 
     // === for the writer ===
@@ -121,7 +134,9 @@ impl Catalog {
     }
 
     pub(super) fn remove_partition(&self, key: &PartitionKey) {
-        self.partitions.pin().remove(key);
+        if let Some(partition) = self.partitions.pin().remove(key) {
+            partition.leave();
+        }
     }
 
     pub(super) fn add_scope(&self, key: ScopeKey, scope: &Arc<Scope>) {
@@ -145,19 +160,6 @@ impl Catalog {
             self.models.pin().insert(ModelKey(tenant.clone(), model.clone()), ());
         } else {
             self.models.pin().remove(&ModelRef(tenant, model));
-        }
-    }
-
-    pub(super) fn count(&self, reserved: bool, holds: i64, keys: i64) {
-        // Counters: Relaxed; only the holder of the writer's lock changes them, so nothing comes between load and store.
-        let add = |counter: &AtomicU64, change: i64| {
-            counter.store(counter.load(Ordering::Relaxed).wrapping_add_signed(change), Ordering::Relaxed);
-        };
-        add(&self.total, holds);
-        if reserved {
-            add(&self.reserved, holds);
-        } else {
-            add(&self.real_keys, keys);
         }
     }
 }

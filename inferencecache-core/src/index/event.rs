@@ -1,7 +1,7 @@
 //! Events in: evictions, liveness, clears. They name no scheme and run neither quota nor cap.
 
 use crate::index::Index;
-use crate::index::ledger::Gone;
+use crate::index::books::Change;
 use crate::index::replicas::StatRow;
 use crate::index::report::Report;
 use crate::update::{Event, EventKind};
@@ -23,15 +23,16 @@ impl Index {
 
     fn evict_prefix(&self, event: &Event<'_>, report: &mut Report) {
         let adapter = (!event.adapter.is_empty()).then_some(event.adapter);
-        let mut gone = Gone::default();
+        let mut change = Change::default();
         let mut writer = self.writer.lock();
-        for pid in writer.partitions_of(event.tenant, event.model, adapter) {
+        let places = writer.places(event.tenant, event.model, adapter, event.replica);
+        for &(pid, slot) in places.get() {
             let Some(ledger) = writer.ledger(pid) else { continue };
-            ledger.evict(event.prefix_hash, event.replica, &mut gone);
+            ledger.evict(event.prefix_hash, slot, &mut change);
             ledger.commit();
-            if gone.holds() > 0 {
+            if change.gone > 0 {
                 let key = ledger.key.clone();
-                writer.settle_gone(&self.ground, &key, &mut gone, report);
+                writer.settle(&self.ground, &key, &mut change, report);
                 writer.sync(&self.ground, pid);
             }
         }
@@ -45,7 +46,7 @@ impl Index {
             .get(event.tenant)
             .and_then(|tenant| tenant.models.get(event.model))
             .and_then(|model| model.members.get(event.replica))
-            .and_then(|member| member.replica.stats());
+            .and_then(|member| member.stats());
         if let Some(row) = row {
             let row = StatRow { last_seen: seen, ..row };
             writer.set_stats(&self.ground, event.tenant, event.model, event.replica, Some(row));
@@ -64,14 +65,14 @@ impl Index {
             }
         }
         writer.set_stats(&self.ground, event.tenant, event.model, event.replica, None);
-        let mut gone = Gone::default();
+        let mut change = Change::default();
         for (pid, slot, shared) in cleared {
             // Between slices the partition may have gone with its last entry, and its number be another's.
             while let Some(ledger) = writer.same_ledger(pid, &shared) {
-                let more = ledger.remove_some(slot, SLICE, &mut gone);
+                let more = ledger.remove_some(slot, SLICE, &mut change);
                 ledger.commit();
                 let key = ledger.key.clone();
-                writer.settle_gone(&self.ground, &key, &mut gone, report);
+                writer.settle(&self.ground, &key, &mut change, report);
                 writer.sync(&self.ground, pid);
                 if !more {
                     break;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::index::Index;
-use crate::index::ledger::Gone;
+use crate::index::books::Change;
 use crate::index::report::Report;
 use crate::index::writer::StatKey;
 use crate::metrics::EvictionCause;
@@ -24,29 +24,29 @@ impl Index {
         if budget.is_none() && self.ground.aged.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let mut gone = Gone::default();
+        let mut change = Change::default();
         loop {
             let mut writer = self.writer.lock();
             let Some(state) = writer.tenants.get(tenant) else { return };
             let Some(budget) = budget else {
                 return writer.keep_ages(&self.ground, tenant, false);
             };
-            if state.keys <= budget {
+            if state.keys.get() <= budget {
                 return;
             }
             writer.keep_ages(&self.ground, tenant, true);
             for _ in 0..SLICE {
-                if writer.tenants.get(tenant).is_none_or(|tenant| tenant.keys <= budget) {
+                if writer.tenants.get(tenant).is_none_or(|tenant| tenant.keys.get() <= budget) {
                     return;
                 }
                 let Some(pid) = writer.first_oldest(tenant) else { return };
                 let Some(ledger) = writer.ledger(pid) else { return };
-                if !ledger.remove_oldest(&mut gone) {
+                if !ledger.remove_oldest(&mut change) {
                     return;
                 }
                 ledger.commit();
                 let key = ledger.key.clone();
-                writer.settle_gone(&self.ground, &key, &mut gone, report);
+                writer.settle(&self.ground, &key, &mut change, report);
                 report.over_quota(1);
                 writer.sync(&self.ground, pid);
             }
@@ -60,7 +60,7 @@ impl Index {
             let (total, reserved) = self.ground.catalog.storage();
             if cap > 0 { total.saturating_sub(reserved).saturating_sub(cap) } else { 0 }
         };
-        let mut gone = Gone::default();
+        let mut change = Change::default();
         while over() > 0 {
             self.follow_evictions();
             let mut writer = self.writer.lock();
@@ -70,12 +70,12 @@ impl Index {
                 let Some(ledger) = writer.ledger(pid) else { return };
                 // All of this rank in this partition go before anything of the next: its names come before theirs.
                 let most = u32::try_from(over()).unwrap_or(u32::MAX).min(budget);
-                ledger.remove_victims((uses, seen), most, &mut gone);
+                ledger.remove_victims((uses, seen), most, &mut change);
                 ledger.commit();
                 let key = ledger.key.clone();
                 let algorithm = writer.eviction_of(&key.tenant);
-                let removed = gone.holds();
-                writer.settle_gone(&self.ground, &key, &mut gone, report);
+                let removed = change.gone;
+                writer.settle(&self.ground, &key, &mut change, report);
                 report.evicted(algorithm, EvictionCause::Cap, removed);
                 budget -= removed;
                 // Credited since: its partition moves back in the order.
@@ -105,7 +105,7 @@ impl Index {
                 (self.ground.resolvers.ttl(tenant, self.options.ttl), self.ground.resolvers.eviction(tenant))
             })
         };
-        let (mut report, mut gone) = (Report::default(), Gone::default());
+        let (mut report, mut change) = (Report::default(), Change::default());
         let partitions: Vec<_> = {
             let writer = self.writer.lock();
             writer.partitions().map(|(pid, ledger)| (pid, ledger.key.clone(), ledger.shared.clone())).collect()
@@ -115,11 +115,11 @@ impl Index {
             loop {
                 let mut writer = self.writer.lock();
                 let Some(ledger) = writer.same_ledger(pid, &shared) else { break };
-                let more = ledger.expire(now, ttl, SLICE, &mut gone);
+                let more = ledger.expire(now, ttl, SLICE, &mut change);
                 ledger.commit();
-                let removed = gone.holds();
+                let removed = change.gone;
                 if removed > 0 {
-                    writer.settle_gone(&self.ground, &key, &mut gone, &mut report);
+                    writer.settle(&self.ground, &key, &mut change, &mut report);
                     report.evicted(algorithm, EvictionCause::Ttl, removed);
                     writer.sync(&self.ground, pid);
                 }

@@ -4,6 +4,7 @@
 //! that the writer's lock is never held for long and a smaller update is one operation in each partition.
 
 use crate::index::Index;
+use crate::index::books::Change;
 use crate::index::ledger::Block;
 use crate::index::replicas::StatRow;
 use crate::index::report::Report;
@@ -12,6 +13,8 @@ use crate::update::{Dropped, Entry, Stats, Update};
 
 /// Blocks of one operation.
 const SLICE: usize = 256;
+/// Fewer blocks than this are not gathered on the heap.
+const FEW: usize = 4;
 
 impl Index {
     pub(super) fn ingest_update(&self, update: &Update<'_>) -> Dropped {
@@ -41,23 +44,32 @@ impl Index {
     }
 
     fn store(&self, update: &Update<'_>, adapter: &str, seen: Micros, report: &mut Report) {
+        let names = (update.tenant, update.model, update.scheme, adapter);
+        let mut change = Change::default();
         let mut blocks = Blocks { update, adapter, entry: 0, block: 0, tokens: 0 };
-        let mut slice: Vec<Block<'_>> = Vec::with_capacity(update.entries.len().min(SLICE));
+        // What an engine reports while it decodes needs no memory.
+        let mut few = [Block::default(); FEW];
+        let mut many = Vec::with_capacity(if update.entries.len() > FEW { update.entries.len().min(SLICE) } else { 0 });
         loop {
-            slice.clear();
-            slice.extend(blocks.by_ref().take(SLICE));
+            let number = few.iter_mut().zip(blocks.by_ref()).map(|(to, block)| *to = block).count();
+            let slice = if number < FEW {
+                &few[..number]
+            } else {
+                many.clear();
+                many.extend_from_slice(&few);
+                many.extend(blocks.by_ref().take(SLICE - FEW));
+                &many[..]
+            };
             if slice.is_empty() {
                 return;
             }
             let mut writer = self.writer.lock();
-            let replica = writer.member(&self.ground, update.tenant, update.model, update.replica);
-            let pid = writer.partition(&self.ground, update.tenant, update.model, update.scheme, adapter);
+            let (pid, slot) = writer.place(&self.ground, names, update.replica);
             let Some(ledger) = writer.ledger(pid) else { return };
-            let slot = ledger.slot(&replica);
-            let made = ledger.store(slot, seen, &slice);
+            ledger.store(slot, seen, slice, &mut change);
             ledger.commit();
             let key = ledger.key.clone();
-            writer.settle(&self.ground, &key, &replica, i64::from(made.holds), i64::from(made.keys), report);
+            writer.settle(&self.ground, &key, &mut change, report);
             writer.sync(&self.ground, pid);
         }
     }

@@ -29,7 +29,7 @@ impl Inspect for Index {
         for (tenant, state) in &writer.tenants {
             for (model, state) in &state.models {
                 for (replica, member) in &state.members {
-                    if let Some(row) = member.replica.stats() {
+                    if let Some(row) = member.stats() {
                         stats.push(DumpStats {
                             tenant: tenant.clone(),
                             model: model.clone(),
@@ -63,14 +63,14 @@ impl Index {
         let keys = dump.keys();
         for (id, tenant) in &writer.tenants {
             let held = keys.iter().filter(|key| *key.0 == **id).count() as u64;
-            must("P3 keys of tenant", tenant.keys == held && self.ground.catalog.has_tenant(id) == (held > 0))?;
+            must("P3 keys of tenant", tenant.keys.get() == held && self.ground.catalog.has_tenant(id) == (held > 0))?;
             must("P1 no empty tenant", !tenant.models.is_empty())?;
             for (name, model) in &tenant.models {
                 let held = keys.iter().filter(|key| *key.0 == **id && *key.1 == **name).count() as u64;
-                must("P3 keys of model", model.keys == held)?;
+                must("P3 keys of model", model.counts.keys.get() == held)?;
                 must("P3 model known", self.ground.catalog.has_model(id, name) == (held > 0))?;
                 must("P1 no empty model", !model.scopes.is_empty() || !model.members.is_empty())?;
-                must("P1 no idle member", model.members.values().all(|m| m.holds > 0 || m.replica.stats().is_some()))?;
+                must("P1 no idle member", model.members.values().all(|m| m.holds.get() > 0 || m.stats().is_some()))?;
                 must("P1 no empty scope", model.scopes.values().all(|scope| !scope.partitions.is_empty()))?;
             }
         }

@@ -16,9 +16,11 @@
 
 mod api;
 mod arena;
+mod books;
 mod catalog;
 mod event;
 mod evict;
+mod hints;
 mod ingest;
 #[cfg(feature = "testkit")]
 mod inspect;
@@ -32,6 +34,7 @@ mod replicas;
 mod report;
 mod store;
 mod table;
+mod walk;
 mod writer;
 
 use std::collections::BTreeMap;

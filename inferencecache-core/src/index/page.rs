@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use crate::index::arena::{Chunks, Line, MAX_CLASS, NIL};
-use crate::index::table::{Conflict, Directories, Miss, Word, probe, touch};
+use crate::index::table::{Conflict, Directories, Miss, Word, first_cell, probe, touch};
 use crate::time::Micros;
 
 /// Positions of a page.
@@ -36,22 +36,41 @@ pub(super) struct Layout {
     pub(super) directories: Arc<Directories>,
 }
 
-/// What owns a hash line: a page, which eighth of it, and whether its words stand for hashes of other lengths.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Owner {
+/// Where a block is, as the table keeps it: a page, and one of its positions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Cell {
     pub(super) page: u32,
-    pub(super) eighth: u32,
-    pub(super) wide: bool,
+    pub(super) position: u32,
 }
 
-impl Owner {
+impl Cell {
     pub(super) fn pack(self) -> u32 {
-        u32::from(self.wide) << 31 | self.page << 3 | self.eighth
+        self.page << 6 | self.position
     }
 
-    pub(super) fn unpack(owner: u32) -> Option<Self> {
-        let parts = Self { page: owner << 1 >> 4, eighth: owner & 7, wide: owner >> 31 == 1 };
-        (owner != NIL).then_some(parts)
+    pub(super) fn unpack(cell: u32) -> Self {
+        Self { page: cell >> 6, position: cell & 63 }
+    }
+}
+
+/// The words of one generation, by cell.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cells<'a> {
+    pub(super) heads: &'a Chunks,
+    pub(super) lines: &'a Chunks,
+}
+
+impl<'a> Cells<'a> {
+    /// The head of a page.
+    #[inline]
+    pub(super) fn head(self, page: u32) -> Option<Head<'a>> {
+        self.heads.pair(page * 2).map(Head)
+    }
+
+    /// The line in which the word of a cell is.
+    #[inline]
+    pub(super) fn line(self, cell: Cell) -> Option<&'a Line> {
+        self.lines.line(self.head(cell.page)?.eighth(cell.position / 8))
     }
 }
 
@@ -99,55 +118,56 @@ impl Tokens {
     }
 }
 
-/// The head of a page. Words: version, live, records (first line | number), shape, lines of the eighths.
+/// The head of a page. Words of the first line: version, live, records (first line | number), shape, lines of the
+/// eighths. The second line is the extent of class 0: the first records, at hand for whoever looks at the page.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Head<'a>(pub(super) &'a Line);
+pub(super) struct Head<'a>(pub(super) &'a [Line; 2]);
 
 impl<'a> Head<'a> {
     pub(super) fn version(self) -> u64 {
-        self.0.word(0).load(Ordering::Acquire)
+        self.0[0].word(0).load(Ordering::Acquire)
     }
     pub(super) fn live(self) -> u64 {
-        self.0.get(1)
+        self.0[0].get(1)
     }
-    /// First line of the records.
+    /// First line of the records, unless their extent is of class 0.
     pub(super) fn extent(self) -> u32 {
-        self.0.half(4)
+        self.0[0].half(4)
     }
     /// Number of records.
     pub(super) fn count(self) -> u32 {
-        self.0.half(5)
+        self.0[0].half(5)
     }
     /// Size class of the records' first extent.
     pub(super) fn class(self) -> u32 {
-        (self.0.half(6) & 0xff).min(MAX_CLASS)
+        (self.0[0].half(6) & 0xff).min(MAX_CLASS)
     }
     /// Whether its records name counters.
     pub(super) fn counted(self) -> bool {
-        self.0.half(6) & 0x100 != 0
+        self.0[0].half(6) & 0x100 != 0
     }
     pub(super) fn wide(self) -> bool {
-        self.0.half(6) & 0x200 != 0
+        self.0[0].half(6) & 0x200 != 0
     }
     /// The hash line of an eighth; [`NIL`] when it has none.
     pub(super) fn eighth(self, eighth: u32) -> u32 {
-        self.0.half(8 + eighth as usize)
+        self.0[0].half(8 + eighth as usize)
     }
 
     pub(super) fn set_live(self, live: u64) {
-        self.0.set(1, live);
+        self.0[0].set(1, live);
     }
     pub(super) fn set_extent(self, line: u32) {
-        self.0.set_half(4, line);
+        self.0[0].set_half(4, line);
     }
     pub(super) fn set_count(self, count: u32) {
-        self.0.set_half(5, count);
+        self.0[0].set_half(5, count);
     }
     pub(super) fn set_shape(self, class: u32, counted: bool, wide: bool) {
-        self.0.set_half(6, class | u32::from(counted) << 8 | u32::from(wide) << 9);
+        self.0[0].set_half(6, class | u32::from(counted) << 8 | u32::from(wide) << 9);
     }
     pub(super) fn set_eighth(self, eighth: u32, line: u32) {
-        self.0.set_half(8 + eighth as usize, line);
+        self.0[0].set_half(8 + eighth as usize, line);
     }
 
     /// Its records, through the lines of one generation.
@@ -156,7 +176,7 @@ impl<'a> Head<'a> {
         Records {
             lines,
             next: self.extent(),
-            extent: &[],
+            extent: if class == 0 { &self.0[1..] } else { &[] },
             class,
             counted: self.counted(),
             at: 0,
@@ -302,40 +322,54 @@ pub(super) struct Found<'a> {
 }
 
 impl Layout {
+    pub(super) fn cells(&self) -> Cells<'_> {
+        Cells { heads: &self.heads, lines: &self.lines }
+    }
+
     /// Where a word is stored.
-    pub(super) fn find(&self, word: Word, seed: u64) -> Result<Result<Found<'_>, Miss<'_>>, Conflict> {
-        probe(&self.directories, &self.buckets, word.hash(seed), |cell| {
-            let Some(line) = self.lines.line(cell / 8) else { return Err(Conflict) };
-            if line.get(cell as usize % 8) != word.bits {
+    #[inline]
+    pub(super) fn find(&self, word: Word, hash: u64) -> Result<Result<Found<'_>, Miss<'_>>, Conflict> {
+        probe(&self.directories, &self.buckets, hash, |cell| {
+            let cell = Cell::unpack(cell);
+            let head = self.cells().head(cell.page).ok_or(Conflict)?;
+            let number = head.eighth(cell.position / 8);
+            if number == NIL {
                 return Ok(None);
             }
-            let owner = self.lines.owner(cell / 8).ok_or(Conflict)?.load(Ordering::Relaxed);
-            let Some(owner) = Owner::unpack(owner).filter(|owner| owner.wide == word.wide) else { return Ok(None) };
-            let head = Head(self.heads.line(owner.page).ok_or(Conflict)?);
+            let Some(line) = self.lines.line(number) else { return Err(Conflict) };
+            let at = cell.position as usize % 8;
+            if line.get(at) != word.bits {
+                return Ok(None);
+            }
             let version = head.version();
             if version & 1 == 1 {
                 return Err(Conflict);
             }
             // Now that the page's version is known: is the word really there?
-            let position = owner.eighth * 8 + cell % 8;
-            let there = head.eighth(owner.eighth) == cell / 8
-                && head.live() >> position & 1 == 1
+            let there = head.eighth(cell.position / 8) == number
+                && head.live() >> cell.position & 1 == 1
                 && head.wide() == word.wide
-                && line.get(cell as usize % 8) == word.bits;
-            Ok(there.then_some(Found { page: owner.page, position, version, head }))
+                && line.get(at) == word.bits;
+            Ok(there.then_some(Found { page: cell.page, position: cell.position, version, head }))
         })
     }
 
     /// Asks memory for the table's share of a word that will be looked for soon.
-    pub(super) fn touch(&self, word: Word, seed: u64) -> u64 {
-        touch(&self.directories, &self.buckets, word.hash(seed))
+    pub(super) fn touch(&self, hash: u64) -> u64 {
+        touch(&self.directories, &self.buckets, hash)
+    }
+
+    /// The same for the page that it is probably in.
+    pub(super) fn touch_head(&self, hash: u64) -> u64 {
+        let head = first_cell(&self.directories, &self.buckets, hash).and_then(|cell| self.cells().head(cell >> 6));
+        head.map_or(0, |Head([first, second])| first.get(1) ^ second.get(0))
     }
 
     /// Whether the pages that were read are still what they were.
     pub(super) fn unchanged(&self, reads: &[(u32, u64)]) -> bool {
         fence(Ordering::Acquire);
         let same = |&(page, version): &(u32, u64)| {
-            self.heads.line(page).is_some_and(|head| head.word(0).load(Ordering::Relaxed) == version)
+            self.heads.line(page * 2).is_some_and(|head| head.word(0).load(Ordering::Relaxed) == version)
         };
         reads.iter().all(same)
     }

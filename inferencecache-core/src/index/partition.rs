@@ -4,6 +4,7 @@
 //! [`WideWords`], and live in pages of their own. A hash is compared whole, never truncated.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
 
@@ -24,6 +25,13 @@ pub(super) struct PartitionKey {
     pub(super) adapter: Arc<str>,
 }
 
+impl PartitionKey {
+    /// Tenant, model, scheme, adapter.
+    pub(super) fn names(&self) -> (&str, &str, &str, &str) {
+        (&self.tenant, &self.model, &self.scheme, &self.adapter)
+    }
+}
+
 /// The words that stand for hashes of other lengths than 8, over all partitions.
 #[derive(Debug, Default)]
 pub(super) struct WideWords {
@@ -42,6 +50,9 @@ impl papaya::Equivalent<(u64, Box<[u8]>)> for WideRef<'_> {
 /// The reader-visible half of a partition.
 #[derive(Debug)]
 pub(super) struct Partition {
+    pub(super) key: Arc<PartitionKey>,
+    /// It has been forgotten: whoever still knows it must ask for its successor.
+    gone: AtomicBool,
     /// Its own among all partitions there ever were.
     number: u64,
     wide_words: Arc<WideWords>,
@@ -52,9 +63,14 @@ pub(super) struct Partition {
 }
 
 impl Partition {
-    pub(super) fn new(seed: u64, number: u64, wide_words: Arc<WideWords>, scope: Arc<Scope>) -> Self {
+    pub(super) fn new(
+        key: Arc<PartitionKey>,
+        (seed, number): (u64, u64),
+        wide_words: Arc<WideWords>,
+        scope: Arc<Scope>,
+    ) -> Self {
         let layout = ArcSwap::new(empty_layout(seed));
-        Self { number, wide_words, scope, seed, layout, names: Names::default() }
+        Self { key, gone: AtomicBool::new(false), number, wide_words, scope, seed, layout, names: Names::default() }
     }
 
     /// Lets go of the memory of a partition that holds nothing and is being forgotten. Readers may still be in it; what
@@ -62,6 +78,16 @@ impl Partition {
     pub(super) fn reset(&self) {
         self.layout.store(empty_layout(self.seed));
         self.names.reset();
+    }
+
+    /// From now on nobody may rely on finding it here. For the writer, before a successor can appear.
+    pub(super) fn leave(&self) {
+        self.gone.store(true, Ordering::Release);
+    }
+
+    /// Whether it is the partition of these names in the index with these words.
+    pub(super) fn is_of(&self, index: &Arc<WideWords>, names: (&str, &str, &str, &str)) -> bool {
+        self.key.names() == names && Arc::ptr_eq(index, &self.wide_words) && !self.gone.load(Ordering::Acquire)
     }
 
     /// The word of a hash, if it can be stored here at all.

@@ -14,12 +14,9 @@ impl Index {
         let Some(model) = writer.tenants.get(tenant).and_then(|tenant| tenant.models.get(model)) else {
             return CacheState::default();
         };
-        let replicas = model
-            .members
-            .iter()
-            .filter_map(|(id, member)| member.replica.stats().map(|row| (id.clone(), row.stats)))
-            .collect();
-        CacheState { replicas, total_prefixes: model.keys }
+        let replicas =
+            model.members.iter().filter_map(|(id, member)| member.stats().map(|row| (id.clone(), row.stats))).collect();
+        CacheState { replicas, total_prefixes: model.counts.keys.get() }
     }
 
     pub(super) fn read_aggregate(&self) -> Aggregate {
@@ -27,8 +24,8 @@ impl Index {
         let by_tenant: BTreeMap<Arc<str>, u64> = writer
             .tenants
             .iter()
-            .filter(|(_, tenant)| !tenant.reserved && tenant.keys > 0)
-            .map(|(id, tenant)| (id.clone(), tenant.keys))
+            .filter(|(_, tenant)| !tenant.reserved && tenant.keys.get() > 0)
+            .map(|(id, tenant)| (id.clone(), tenant.keys.get()))
             .collect();
         Aggregate { total: by_tenant.values().sum(), by_tenant }
     }
@@ -37,8 +34,8 @@ impl Index {
         let writer = self.writer.lock();
         let mut counts = BTreeMap::new();
         for tenant in writer.tenants.values().filter(|tenant| !tenant.reserved) {
-            for (id, model) in tenant.models.iter().filter(|(_, model)| model.keys > 0) {
-                *counts.entry(id.clone()).or_insert(0) += model.keys;
+            for (id, model) in tenant.models.iter().filter(|(_, model)| model.counts.keys.get() > 0) {
+                *counts.entry(id.clone()).or_insert(0) += model.counts.keys.get();
             }
         }
         counts
@@ -53,7 +50,7 @@ impl Index {
             // Models come in ascending order, so that on equal clocks the smallest id stays.
             for model in tenant.models.values() {
                 for (replica, member) in &model.members {
-                    if let Some(row) = member.replica.stats() {
+                    if let Some(row) = member.stats() {
                         let merged = rows.entry((id.clone(), replica.clone())).or_default();
                         let newer =
                             |known: &(Stats, Micros, Micros)| (row.last_seen, row.reported) > (known.1, known.2);
@@ -64,7 +61,7 @@ impl Index {
                 }
                 pids.extend(model.scopes.values().flat_map(|scope| scope.partitions.values().copied()));
             }
-            tenants.push(TenantRow { tenant: id.clone(), index_entries: tenant.keys, hit_rate: None });
+            tenants.push(TenantRow { tenant: id.clone(), index_entries: tenant.keys.get(), hit_rate: None });
         }
         for pid in pids {
             let Some(ledger) = writer.ledger(pid) else { continue };

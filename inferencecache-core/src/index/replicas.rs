@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 
+use crate::index::books::Count;
 use crate::time::Micros;
 use crate::update::Stats;
 
@@ -23,6 +24,8 @@ pub(super) struct StatRow {
 #[derive(Debug)]
 pub(super) struct Replica {
     pub(super) id: Arc<str>,
+    /// Storage entries of it, in all partitions of the (tenant, model).
+    pub(super) holds: Count,
     stats: ArcSwapOption<StatRow>,
     /// Whether there is a row, so that most readers need not look for it.
     reports: AtomicBool,
@@ -30,7 +33,7 @@ pub(super) struct Replica {
 
 impl Replica {
     pub(super) fn new(id: &str) -> Self {
-        Self { id: id.into(), stats: ArcSwapOption::empty(), reports: AtomicBool::new(false) }
+        Self { id: id.into(), holds: Count::default(), stats: ArcSwapOption::empty(), reports: AtomicBool::new(false) }
     }
 
     pub(super) fn stats(&self) -> Option<StatRow> {
@@ -69,6 +72,11 @@ impl NameTable {
         self.chunks.get(slot as usize / CHUNK)?[slot as usize % CHUNK].as_ref()
     }
 
+    /// Whether there is a replica in `slot`.
+    pub(super) fn is_known(&self, slot: u32) -> bool {
+        self.rank(slot) != u32::MAX
+    }
+
     /// The place of `slot` among all in order of id.
     pub(super) fn rank(&self, slot: u32) -> u32 {
         self.ranks.get(slot as usize).copied().unwrap_or(u32::MAX)
@@ -104,6 +112,7 @@ impl Names {
         }
         table.ranks.resize(table.chunks.len() * CHUNK, u32::MAX);
         table.sorted.retain(|&other| other != slot);
+        table.ranks[slot as usize] = u32::MAX;
         let mut names = (*table.chunks[chunk]).clone();
         names[slot as usize % CHUNK] = replica.map(|replica| Name { id: replica.id.clone(), replica });
         table.chunks[chunk] = Arc::new(names);

@@ -9,9 +9,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use crate::index::arena::{Arena, MAX_CLASS, NIL};
-use crate::index::page::{Fields, Head, Layout, MAX_PAGES, Owner, Record, Records, room};
-use crate::index::table::{Table, Word, word_at};
+use crate::index::arena::{Arena, MAX_CLASS, NIL, Strip};
+use crate::index::page::{Cell, Cells, Fields, Head, Layout, MAX_PAGES, Record, Records, room};
+use crate::index::table::{Table, Word};
 
 /// Bits of a use count; above them the generation of its entry. A count that reaches its end stays there.
 const COUNT_BITS: u32 = 32;
@@ -39,6 +39,22 @@ pub(super) fn credit(counter: &AtomicU64, generation: u32) {
     }
 }
 
+/// Where a replica's new pages go: heads side by side, hash lines side by side.
+#[derive(Debug, Default)]
+pub(super) struct Ground {
+    heads: Strip,
+    lines: Strip,
+    /// Pages that were begun here.
+    pages: u32,
+}
+
+impl Ground {
+    /// Pages to set memory aside for: an eighth of those there have been, up to eight.
+    fn ahead(&self) -> u32 {
+        (self.pages / 8).clamp(1, 8).ilog2()
+    }
+}
+
 /// The memory of one partition.
 #[derive(Debug)]
 pub(super) struct Store {
@@ -57,9 +73,9 @@ impl Store {
     pub(super) fn new(seed: u64) -> Self {
         Self {
             seed,
-            heads: Arena::new(false),
-            lines: Arena::new(true),
-            counts: Arena::new(false),
+            heads: Arena::new(),
+            lines: Arena::new(),
+            counts: Arena::new(),
             table: Table::new(seed),
             locked: Vec::new(),
             pages: 0,
@@ -94,7 +110,7 @@ impl Store {
     pub(super) fn commit(&mut self) {
         self.table.commit();
         for page in self.locked.drain(..) {
-            if let Some(head) = self.heads.chunks().line(page) {
+            if let Some(head) = self.heads.chunks().line(page * 2) {
                 let seen = head.get(0);
                 if seen & 1 == 1 {
                     head.word(0).store(seen + 1, Ordering::Release);
@@ -105,7 +121,7 @@ impl Store {
 
     /// From here on the operation may change the page.
     pub(super) fn lock(&mut self, page: u32) {
-        let head = self.heads.line(page);
+        let head = self.heads.line(page * 2);
         let seen = head.get(0);
         if seen & 1 == 0 {
             head.set(0, seen + 1);
@@ -117,7 +133,7 @@ impl Store {
     // === blocks ===
 
     pub(super) fn head(&self, page: u32) -> Head<'_> {
-        Head(self.heads.line(page))
+        Head(self.heads.pair(page * 2))
     }
 
     /// Every page that holds something.
@@ -134,22 +150,22 @@ impl Store {
         self.table.touch(hash)
     }
 
+    fn cells(&self) -> Cells<'_> {
+        Cells { heads: self.heads.chunks(), lines: self.lines.chunks() }
+    }
+
     /// Where a word is stored: page and position.
     pub(super) fn find(&self, word: Word, hash: u64) -> Option<(u32, u32)> {
-        let lines = self.lines.chunks();
-        let mut place = None;
-        self.table.find(hash, |cell| {
-            if lines.line(cell / 8).is_none_or(|line| line.get(cell as usize % 8) != word.bits) {
-                return false;
-            }
-            let owner = lines.owner(cell / 8).and_then(|owner| Owner::unpack(owner.load(Ordering::Relaxed)));
-            let Some(owner) = owner.filter(|owner| owner.wide == word.wide) else { return false };
-            let position = owner.eighth * 8 + cell % 8;
-            let there = self.head(owner.page).live() >> position & 1 == 1;
-            place = there.then_some((owner.page, position));
-            there
-        })?;
-        place
+        let cells = self.cells();
+        let is = |cell| {
+            let cell = Cell::unpack(cell);
+            cells.line(cell).is_some_and(|line| line.get(cell.position as usize % 8) == word.bits)
+                && cells
+                    .head(cell.page)
+                    .is_some_and(|head| head.wide() == word.wide && head.live() >> cell.position & 1 == 1)
+        };
+        let cell = Cell::unpack(self.table.find(hash, is)?);
+        Some((cell.page, cell.position))
     }
 
     /// The word at a position, whether live or not; nothing when the position has no line.
@@ -160,8 +176,11 @@ impl Store {
     }
 
     /// An empty page, locked.
-    pub(super) fn new_page(&mut self, wide: bool, counted: bool) -> Option<u32> {
-        let page = self.heads.take(0).filter(|&page| page < MAX_PAGES)?;
+    pub(super) fn new_page(&mut self, wide: bool, counted: bool, ground: &mut Ground) -> Option<u32> {
+        let ahead = ground.ahead();
+        let line = self.heads.take_from(&mut ground.heads, 1, 1 + ahead)?;
+        let page = Some(line / 2).filter(|&page| page < MAX_PAGES)?;
+        ground.pages = ground.pages.saturating_add(1);
         self.pages = self.pages.max(page + 1);
         self.lock(page);
         let head = self.head(page);
@@ -174,19 +193,19 @@ impl Store {
     }
 
     /// Stores a new word at a position that is not live.
-    pub(super) fn put(&mut self, page: u32, position: u32, word: Word, hash: u64) -> bool {
+    pub(super) fn put(&mut self, page: u32, position: u32, word: Word, hash: u64, ground: &mut Ground) -> bool {
         self.lock(page);
         let eighth = position / 8;
         let mut line = self.head(page).eighth(eighth);
         if line == NIL {
-            let Some(fresh) = self.lines.take(0) else { return false };
+            let ahead = ground.ahead();
+            let Some(fresh) = self.lines.take_from(&mut ground.lines, 0, 3 + ahead) else { return false };
             line = fresh;
-            self.lines.set_owner(line, Owner { page, eighth, wide: word.wide }.pack());
             self.head(page).set_eighth(eighth, line);
         }
-        let cell = line * 8 + position % 8;
         self.lines.line(line).set(position as usize % 8, word.bits);
-        if !self.table.insert(self.lines.chunks(), hash, cell) {
+        let cells = Cells { heads: self.heads.chunks(), lines: self.lines.chunks() };
+        if !self.table.insert(cells, hash, Cell { page, position }.pack()) {
             return false;
         }
         let head = self.head(page);
@@ -194,24 +213,29 @@ impl Store {
         true
     }
 
+    /// Gives back what was set aside and not used.
+    pub(super) fn leave(&mut self, ground: Ground) {
+        self.heads.give_strip(ground.heads, 1);
+        self.lines.give_strip(ground.lines, 0);
+    }
+
     /// Forgets the word at a live position that nobody holds any more, and the page with the last one.
     pub(super) fn take_out(&mut self, page: u32, position: u32) {
         self.lock(page);
         let head = self.head(page);
         let (eighth, line) = (position / 8, head.eighth(position / 8));
-        let cell = line * 8 + position % 8;
-        let hash = word_at(self.lines.chunks(), cell).hash(self.seed);
-        self.table.remove(hash, cell);
+        let bits = self.lines.line(line).get(position as usize % 8);
+        let hash = Word { bits, wide: head.wide() }.hash(self.seed);
+        self.table.remove(hash, Cell { page, position }.pack());
         let head = self.head(page);
         let live = head.live() & !(1 << position);
         head.set_live(live);
         if live >> (eighth * 8) & 0xff == 0 {
             head.set_eighth(eighth, NIL);
-            self.lines.set_owner(line, NIL);
             self.lines.give(line, 0);
         }
         if live == 0 {
-            self.heads.give(page, 0);
+            self.heads.give(page * 2, 1);
         }
     }
 
@@ -232,11 +256,9 @@ impl Store {
             index -= room(class, counted);
             extent = self.lines.line(extent + (1 << class) - 1).half(15);
         }
-        if counted {
-            Record { line: self.lines.line(extent + index), at: 0 }
-        } else {
-            Record { line: self.lines.line(extent + index / 2), at: 4 * (index as usize & 1) }
-        }
+        let (line, at) = if counted { (index, 0) } else { (index / 2, 4 * (index as usize & 1)) };
+        let line = if class == 0 { &self.heads.pair(page * 2)[1] } else { self.lines.line(extent + line) };
+        Record { line, at }
     }
 
     /// A record by number.
@@ -247,23 +269,14 @@ impl Store {
     /// Adds a record at the end. False when memory has no number left for it.
     pub(super) fn push(&mut self, page: u32, fields: &Fields) -> bool {
         let head = self.head(page);
-        let (count, class, counted, wide) = (head.count(), head.class(), head.counted(), head.wide());
-        if count == 0 {
-            let Some(extent) = self.lines.take(0) else { return false };
-            self.head(page).set_extent(extent);
-        } else if class == MAX_CLASS && count.is_multiple_of(room(class, counted)) {
+        let (count, class, counted) = (head.count(), head.class(), head.counted());
+        if class == MAX_CLASS && count.is_multiple_of(room(class, counted)) {
             let Some(extent) = self.lines.take(class) else { return false };
             self.last_extent(page, count).set_half(15, extent);
-        } else if class < MAX_CLASS && count == room(class, counted) {
-            if !self.resize(page, class + 1) {
-                return false;
-            }
-        } else {
-            debug_assert!(count % room(class, counted) != 0, "there is room");
+        } else if class < MAX_CLASS && count == room(class, counted) && !self.resize(page, class + 1) {
+            return false;
         }
-        let head = self.head(page);
-        head.set_shape(head.class(), counted, wide);
-        head.set_count(count + 1);
+        self.head(page).set_count(count + 1);
         self.spot(page, count).set(fields, counted);
         true
     }
@@ -277,12 +290,12 @@ impl Store {
             self.spot(page, index).set(&fields, counted);
         }
         self.head(page).set_count(last);
-        if last == 0 {
-            let extent = self.head(page).extent();
-            self.lines.give(extent, class);
+        if last == 0 && class > 0 {
             let head = self.head(page);
+            let extent = head.extent();
             head.set_extent(NIL);
             head.set_shape(0, counted, wide);
+            self.lines.give(extent, class);
         } else if class == MAX_CLASS && last.is_multiple_of(room(class, counted)) {
             let extent = self.last_extent(page, last).half(15);
             self.lines.give(extent, class);
@@ -305,17 +318,21 @@ impl Store {
 
     /// Moves the records, which fit into one extent of either class.
     fn resize(&mut self, page: u32, class: u32) -> bool {
-        let Some(extent) = self.lines.take(class) else { return false };
+        let extent = if class == 0 { Some(NIL) } else { self.lines.take(class) };
+        let Some(extent) = extent else { return false };
         let head = self.head(page);
         let (old, was, counted, wide, count) = (head.extent(), head.class(), head.counted(), head.wide(), head.count());
         let lines = if counted { count } else { count.div_ceil(2) };
         for line in 0..lines {
-            let (from, to) = (self.lines.line(old + line), self.lines.line(extent + line));
+            let from = if was == 0 { &head.0[1] } else { self.lines.line(old + line) };
+            let to = if class == 0 { &head.0[1] } else { self.lines.line(extent + line) };
             (0..8).for_each(|word| to.set(word, from.get(word)));
         }
         head.set_extent(extent);
         head.set_shape(class, counted, wide);
-        self.lines.give(old, was);
+        if was > 0 {
+            self.lines.give(old, was);
+        }
         true
     }
 
@@ -423,7 +440,7 @@ mod tests {
     fn records_stay_what_they_were_while_their_number_changes() {
         for counted in [false, true] {
             let mut store = Store::new(1);
-            let page = store.new_page(false, counted).expect("there is room");
+            let page = store.new_page(false, counted, &mut Ground::default()).expect("there is room");
             let mut model: Vec<u32> = Vec::new();
             let check = |store: &Store, model: &[u32]| {
                 assert_eq!(store.records(page).count(), model.len());

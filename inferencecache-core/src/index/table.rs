@@ -7,7 +7,7 @@
 //!  └───┴───┴───┴───┘                  └────────┴────────┴──         └─────────┴─────────┴──────────┘
 //! ```
 //!
-//! A cell is a word of a hash line; it holds the word itself, so a slot needs no more than a tag to tell most others
+//! A cell is a position of a page; there is the word itself, so a slot needs no more than a tag to tell most others
 //! apart, and whoever follows a slot compares the whole word there. A word lives in one of two buckets of one segment. A
 //! full segment doubles up to 64 buckets, then splits in two: growth never touches more than that. The directories have
 //! uneven shares of the hashes, so that their segments fill up at different times and the table as a whole is always
@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::index::arena::{Arena, Chunks, Line, MAX_CLASS};
+use crate::index::page::{Cell, Cells};
 
 /// Slots of a bucket: a version, a byte of tag and four of cell number each fill a cache line.
 const SLOTS: usize = 12;
@@ -61,9 +62,9 @@ pub(super) struct Word {
 }
 
 impl Word {
-    /// The word of a hash of 8 bytes.
+    /// The word of a hash of 8 bytes: these bytes as they lie in memory.
     pub(super) fn narrow(hash: &[u8]) -> Option<Self> {
-        Some(Self { bits: u64::from_be_bytes(<[u8; 8]>::try_from(hash).ok()?), wide: false })
+        Some(Self { bits: u64::from_ne_bytes(<[u8; 8]>::try_from(hash).ok()?), wide: false })
     }
 
     /// Where it belongs. Keyed against chosen words; a bijection of each kind, so distinct words keep distinct hashes.
@@ -207,6 +208,17 @@ pub(super) fn touch(directories: &Directories, buckets: &Chunks, hash: u64) -> u
     word(first) ^ word(second)
 }
 
+/// The first cell that may hold the word of this hash, unproven.
+pub(super) fn first_cell(directories: &Directories, buckets: &Chunks, hash: u64) -> Option<u32> {
+    let directory = &directories[shard_of(hash)];
+    let (first, second) = Segment::unpack(directory[index_in(directory, hash)].load(Ordering::Relaxed))?.homes(hash);
+    let tag = tag_of(hash);
+    [first, second].into_iter().find_map(|line| {
+        let bucket = buckets.line(line)?;
+        slots_of(marked(bucket, tag)).next().map(|slot| cell_at(bucket, slot))
+    })
+}
+
 /// Offers `check` each cell that may hold the word of this hash, until it takes one.
 pub(super) fn probe<'a, T>(
     directories: &'a Directories,
@@ -260,7 +272,7 @@ impl Table {
         let empty = || Arc::from([AtomicU64::new(0)]);
         Self {
             seed,
-            buckets: Arena::new(false),
+            buckets: Arena::new(),
             directories: Arc::new(std::array::from_fn(|_| empty())),
             locked: Vec::new(),
             turned: true,
@@ -294,7 +306,7 @@ impl Table {
     }
 
     /// Stores a cell whose word is not there yet. False when there is no room for it in any way.
-    pub(super) fn insert(&mut self, lines: &Chunks, hash: u64, cell: u32) -> bool {
+    pub(super) fn insert(&mut self, cells: Cells<'_>, hash: u64, cell: u32) -> bool {
         loop {
             let Some(segment) = self.segment(hash) else {
                 if !self.found(hash) {
@@ -305,7 +317,7 @@ impl Table {
             if self.place(segment, hash, cell) {
                 return true;
             }
-            if !self.grow(lines, segment, hash) {
+            if !self.grow(cells, segment, hash) {
                 return false;
             }
         }
@@ -382,15 +394,21 @@ impl Table {
     }
 
     /// Doubles a full segment or splits it in two.
-    fn grow(&mut self, lines: &Chunks, full: Segment, hash: u64) -> bool {
+    fn grow(&mut self, words: Cells<'_>, full: Segment, hash: u64) -> bool {
+        // In steps, so that the loads of a step do not wait for each other.
         let mut cells = Vec::with_capacity(SLOTS << full.class);
         for line in full.line..full.line + (1 << full.class) {
             let bucket = self.buckets.line(line);
-            cells.extend((0..SLOTS).filter(|&slot| tag_at(bucket, slot) != 0).map(|slot| cell_at(bucket, slot)));
+            let used =
+                (0..SLOTS).filter(|&slot| tag_at(bucket, slot) != 0).map(|slot| Cell::unpack(cell_at(bucket, slot)));
+            cells.extend(used.map(|cell| (cell, words.head(cell.page).map(|head| head.eighth(cell.position / 8)))));
         }
-        // Loads that do not wait for each other.
         let mut hashes: Vec<(u64, u32)> = Vec::with_capacity(cells.len());
-        hashes.extend(cells.iter().map(|&cell| (word_at(lines, cell).hash(self.seed), cell)));
+        hashes.extend(cells.iter().filter_map(|&(cell, line)| {
+            let bits = words.lines.line(line?)?.get(cell.position as usize % 8);
+            let wide = words.head(cell.page)?.wide();
+            Some((Word { bits, wide }.hash(self.seed), cell.pack()))
+        }));
         let mut class = (full.class + 1).min(MAX_CLASS);
         let mut halves = full.class == MAX_CLASS;
         loop {
@@ -469,13 +487,6 @@ fn tag_at(bucket: &Line, slot: usize) -> u64 {
     if slot < 8 { bucket.get(1) >> (8 * slot) & 0xff } else { bucket.get(0) >> (32 + 8 * (slot - 8)) & 0xff }
 }
 
-/// The word in a cell. The owner of a hash line says of which kind its words are.
-pub(super) fn word_at(lines: &Chunks, cell: u32) -> Word {
-    let bits = lines.line(cell / 8).map_or(0, |line| line.get(cell as usize % 8));
-    let owner = lines.owner(cell / 8).map_or(0, |owner| owner.load(Ordering::Relaxed));
-    Word { bits, wide: owner >> 31 == 1 }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
@@ -485,32 +496,44 @@ mod tests {
     /// A table over cells that are filled one after the other.
     struct World {
         table: Table,
+        heads: Arena,
         lines: Arena,
         next: u32,
-        line: u32,
     }
 
     impl World {
         fn new() -> Self {
-            Self { table: Table::new(7), lines: Arena::new(true), next: 0, line: 0 }
+            Self { table: Table::new(7), heads: Arena::new(), lines: Arena::new(), next: 0 }
+        }
+
+        fn cells(&self) -> Cells<'_> {
+            Cells { heads: self.heads.chunks(), lines: self.lines.chunks() }
         }
 
         fn insert(&mut self, bits: u64) -> u32 {
-            if self.next.is_multiple_of(8) {
-                self.line = self.lines.take(0).expect("there are plenty");
-                self.lines.set_owner(self.line, 0);
+            let cell = Cell::unpack(self.next);
+            if self.next.is_multiple_of(64) {
+                assert_eq!(self.heads.take(1), Some(cell.page * 2));
+                self.heads.line(cell.page * 2).set(3, 0);
             }
-            let cell = self.line * 8 + self.next % 8;
+            if self.next.is_multiple_of(8) {
+                let line = self.lines.take(0).expect("there are plenty");
+                self.heads.line(cell.page * 2).set_half(8 + cell.position as usize / 8, line);
+            }
             self.next += 1;
-            self.lines.line(cell / 8).set(cell as usize % 8, bits);
-            assert!(self.table.insert(self.lines.chunks(), hash(bits), cell));
+            self.cells().line(cell).expect("just taken").set(cell.position as usize % 8, bits);
+            let Self { table, heads, lines, .. } = self;
+            assert!(table.insert(Cells { heads: heads.chunks(), lines: lines.chunks() }, hash(bits), cell.pack()));
             self.table.commit();
-            cell
+            cell.pack()
         }
 
         fn get(&self, bits: u64) -> Option<u32> {
-            let lines = self.lines.chunks();
-            let check = |cell| Ok((word_at(lines, cell).bits == bits).then_some(cell));
+            let is = |cell| {
+                let cell = Cell::unpack(cell);
+                self.cells().line(cell).is_some_and(|line| line.get(cell.position as usize % 8) == bits)
+            };
+            let check = |cell| Ok(is(cell).then_some(cell));
             match probe(self.table.directories(), self.table.buckets.chunks(), hash(bits), check) {
                 Ok(Ok(cell)) => Some(cell),
                 Ok(Err(miss)) => {

@@ -1,5 +1,5 @@
 //! The writer's side of the whole index, behind one lock: tenants, models, scopes, partitions, and every count derived
-//! from them. [`Writer::settle`] is the only place that changes derived counts.
+//! from them. Counts are booked where holds change (see `books`); [`Writer::settle`] does what follows from that by name.
 //!
 //! Invariants, checked by the test kit after every step (numbers of the specification): P1 no key without holders and no
 //! empty inner map; P2 totals are the sums; P3 keys per tenant and model; P4 serving counts; P6 aggregates agree.
@@ -10,8 +10,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::index::books::{Books, Change, Count, ModelCounts};
 use crate::index::catalog::{Catalog, Scope, ScopeKey};
-use crate::index::ledger::{Gone, Ledger};
+use crate::index::hints::Hints;
+use crate::index::ledger::Ledger;
 use crate::index::partition::{Partition, PartitionKey};
 use crate::index::replicas::{Replica, StatRow};
 use crate::index::report::{Gauge, Report};
@@ -29,33 +31,33 @@ pub(super) struct StatKey {
     pub(super) replica: Arc<str>,
 }
 
-/// A replica of one (tenant, model).
-#[derive(Debug)]
-pub(super) struct Member {
-    pub(super) replica: Arc<Replica>,
-    pub(super) holds: u64,
+/// Keys that a replica holds in a scope, over all adapters.
+#[derive(Debug, Default)]
+struct Served {
+    count: Arc<Count>,
+    /// Whether readers see the replica as serving.
+    shown: bool,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct ScopeState {
     shared: Arc<Scope>,
-    /// Keys held by each serving replica, over all adapters.
-    serving: HashMap<Arc<str>, u64, foldhash::fast::RandomState>,
+    serving: HashMap<Arc<str>, Served, foldhash::fast::RandomState>,
     pub(super) partitions: BTreeMap<Arc<str>, u32>,
 }
 
 #[derive(Debug)]
 pub(super) struct Model {
-    pub(super) keys: u64,
+    pub(super) counts: Arc<ModelCounts>,
     gauge: Option<Arc<Gauge>>,
     pub(super) scopes: BTreeMap<Arc<str>, ScopeState>,
-    pub(super) members: BTreeMap<Arc<str>, Member>,
+    pub(super) members: BTreeMap<Arc<str>, Arc<Replica>>,
 }
 
 #[derive(Debug)]
 pub(super) struct Tenant {
     pub(super) reserved: bool,
-    pub(super) keys: u64,
+    pub(super) keys: Arc<Count>,
     /// The victim order its partitions are kept in.
     eviction: Eviction,
     /// Whether its partitions keep prefixes by age.
@@ -88,6 +90,30 @@ pub(super) struct Writer {
     gauges: HashMap<Arc<str>, Arc<Gauge>, foldhash::fast::RandomState>,
     /// Revision of the eviction resolver whose answers the partitions follow.
     revision: Option<u64>,
+    hints: Hints,
+}
+
+impl ScopeState {
+    /// A replica has begun or ceased to hold something of the scope.
+    fn turn(&mut self, replica: &Arc<Replica>, served: &Arc<Count>) {
+        let serves = served.get() > 0;
+        let shown = match self.serving.get_mut(&replica.id) {
+            Some(known) => std::mem::replace(&mut known.shown, serves),
+            None if serves => {
+                self.serving.insert(replica.id.clone(), Served { count: served.clone(), shown: true });
+                false
+            }
+            None => false,
+        };
+        if !serves {
+            self.serving.remove(&replica.id);
+        }
+        if serves != shown {
+            let old = self.shared.serving.load();
+            let new = if serves { old.with(replica) } else { old.without(&replica.id) };
+            self.shared.serving.store(Arc::new(new));
+        }
+    }
 }
 
 /// What never changes about an index, for the writer's use.
@@ -154,7 +180,7 @@ impl Writer {
         }
         let entry = self.tenants.entry(tenant_id.clone()).or_insert_with(|| Tenant {
             reserved: ground.reserved.iter().any(|reserved| *reserved == *tenant),
-            keys: 0,
+            keys: Arc::default(),
             eviction: Eviction::default(),
             aged: false,
             models: BTreeMap::new(),
@@ -162,7 +188,7 @@ impl Writer {
         });
         let model_id = known(&entry.models, model);
         entry.models.entry(model_id.clone()).or_insert_with(|| Model {
-            keys: 0,
+            counts: Arc::default(),
             gauge: None,
             scopes: BTreeMap::new(),
             members: BTreeMap::new(),
@@ -174,12 +200,12 @@ impl Writer {
     pub(super) fn member(&mut self, ground: &Ground, tenant: &str, model: &str, replica: &str) -> Arc<Replica> {
         let found = self.tenants.get(tenant).and_then(|tenant| tenant.models.get(model));
         if let Some(member) = found.and_then(|model| model.members.get(replica)) {
-            return member.replica.clone();
+            return member.clone();
         }
         let (_, tenant, model) = self.model(ground, tenant, model);
         let members = &mut tenant.models.get_mut(&model).expect("just made").members;
         let made = Arc::new(Replica::new(replica));
-        members.insert(made.id.clone(), Member { replica: made.clone(), holds: 0 });
+        members.insert(made.id.clone(), made.clone());
         made
     }
 
@@ -193,7 +219,7 @@ impl Writer {
         let number = self.numbers;
         let next = self.free.last().copied().unwrap_or_else(|| u32::try_from(self.ledgers.len()).unwrap_or(u32::MAX));
         let (tenant_id, tenant, model_id) = self.model(ground, tenant, model);
-        let (eviction, aged, reserved) = (tenant.eviction, tenant.aged, tenant.reserved);
+        let (eviction, aged, reserved, keys) = (tenant.eviction, tenant.aged, tenant.reserved, tenant.keys.clone());
         let model = tenant.models.get_mut(&model_id).expect("just made");
         let scheme_id = known(&model.scopes, scheme);
         let scope = model.scopes.entry(scheme_id.clone()).or_insert_with(|| {
@@ -203,8 +229,13 @@ impl Writer {
         });
         let adapter: Arc<str> = adapter.into();
         let key = PartitionKey { tenant: tenant_id, model: model_id, scheme: scheme_id, adapter: adapter.clone() };
-        let shared = Partition::new(ground.seed, number, ground.catalog.wide_words.clone(), scope.shared.clone());
-        let ledger = Ledger::new(Arc::new(key), shared, (eviction, aged, reserved));
+        let key = Arc::new(key);
+        let words = ground.catalog.wide_words.clone();
+        let shared = Partition::new(key.clone(), (ground.seed, number), words, scope.shared.clone());
+        let books =
+            Books { reserved, totals: ground.catalog.totals.clone(), tenant: keys, model: model.counts.clone() };
+        books.model.partitions.add(1);
+        let ledger = Ledger::new(key, shared, books, (eviction, aged));
         ground.catalog.add_partition(&ledger.key, &ledger.shared);
         scope.partitions.insert(adapter, next);
         if self.free.pop().is_none() {
@@ -214,34 +245,73 @@ impl Writer {
         next
     }
 
+    /// The partition of these names and the replica's slot in it, made if need be.
+    pub(super) fn place(&mut self, ground: &Ground, names: (&str, &str, &str, &str), replica: &str) -> (u32, u32) {
+        let hint = self.hints.get(names, replica);
+        if let Some(ledger) = self.ledger(hint.0)
+            && ledger.is_slot(hint.1, replica)
+            && ledger.key.names() == names
+        {
+            return hint;
+        }
+        let (tenant, model, scheme, adapter) = names;
+        let member = self.member(ground, tenant, model, replica);
+        let pid = self.partition(ground, tenant, model, scheme, adapter);
+        let models = self.tenants.get_mut(tenant).map(|tenant| &mut tenant.models);
+        let scope = models.and_then(|models| models.get_mut(model)?.scopes.get_mut(scheme));
+        let served = scope.map(|scope| scope.serving.entry(member.id.clone()).or_default().count.clone());
+        let slot = self.ledger(pid).map_or(0, |ledger| ledger.slot(&member, &served.unwrap_or_default()));
+        self.hints.set(names, replica, (pid, slot));
+        (pid, slot)
+    }
+
+    /// The slots of a replica in the partitions of (tenant, model), all schemes; of one adapter if it is named.
+    pub(super) fn places(&mut self, tenant: &str, model: &str, adapter: Option<&str>, replica: &str) -> Places {
+        let names = (tenant, model, "", "");
+        let hint = self.hints.get(names, replica);
+        if let Some(ledger) = self.ledger(hint.0)
+            && ledger.is_slot(hint.1, replica)
+            && (&*ledger.key.tenant, &*ledger.key.model) == (tenant, model)
+            && ledger.books.model.partitions.get() == 1
+            && adapter.is_none_or(|adapter| *adapter == *ledger.key.adapter)
+        {
+            return Places::One(hint);
+        }
+        let pids = self.partitions_of(tenant, model, adapter);
+        let slot = |pid: u32| self.ledgers.get(pid as usize)?.as_ref()?.slot_of(replica);
+        let places: Vec<(u32, u32)> = pids.into_iter().filter_map(|pid| Some((pid, slot(pid)?))).collect();
+        if let [place] = places[..] {
+            self.hints.set(names, replica, place);
+        }
+        Places::Some(places)
+    }
+
     // === keeping derived state ===
 
-    /// Books a change of one replica's holds and of distinct keys in one partition.
+    /// Does what follows from a change in a partition, and makes it an empty one.
     pub(super) fn settle(
         &mut self,
         ground: &Ground,
-        key: &PartitionKey,
-        replica: &Arc<Replica>,
-        holds: i64,
-        keys: i64,
+        key: &Arc<PartitionKey>,
+        change: &mut Change,
         report: &mut Report,
     ) {
-        if (holds, keys) == (0, 0) {
+        let keys = std::mem::take(&mut change.keys);
+        let levels = std::mem::take(&mut change.levels);
+        change.gone = 0;
+        if !levels && change.turned.is_empty() && (keys == 0 || ground.silent) {
             return;
         }
-        let Some(tenant) = self.tenants.get_mut(&key.tenant) else { return };
-        let Some(model) = tenant.models.get_mut(&key.model) else { return };
-        ground.catalog.count(tenant.reserved, holds, keys);
-        let had = (tenant.keys, model.keys);
-        tenant.keys = tenant.keys.saturating_add_signed(keys);
-        model.keys = model.keys.saturating_add_signed(keys);
-        if (had.0 == 0) != (tenant.keys == 0) {
-            ground.catalog.set_tenant(&key.tenant, tenant.keys > 0);
+        let model = self.tenants.get_mut(&key.tenant).and_then(|tenant| {
+            let model = tenant.models.get_mut(&key.model)?;
+            Some((tenant.reserved, &tenant.keys, model))
+        });
+        let Some((reserved, of_tenant, model)) = model else { return change.turned.clear() };
+        if levels {
+            ground.catalog.set_tenant(&key.tenant, of_tenant.get() > 0);
+            ground.catalog.set_model(&key.tenant, &key.model, model.counts.keys.get() > 0);
         }
-        if (had.1 == 0) != (model.keys == 0) {
-            ground.catalog.set_model(&key.tenant, &key.model, model.keys > 0);
-        }
-        if !tenant.reserved && keys != 0 && !ground.silent {
+        if !reserved && keys != 0 && !ground.silent {
             let gauge = model.gauge.get_or_insert_with(|| {
                 let made = || Arc::new(Gauge::new(&key.model));
                 self.gauges.entry(key.model.clone()).or_insert_with(made).clone()
@@ -249,41 +319,21 @@ impl Writer {
             gauge.keys.fetch_add(keys as u64, Ordering::Release);
             report.touched(gauge);
         }
-        if let Some(scope) = model.scopes.get_mut(&key.scheme) {
-            match scope.serving.get_mut(&replica.id) {
-                Some(held) => {
-                    *held = held.saturating_add_signed(holds);
-                    if *held == 0 {
-                        scope.serving.remove(&replica.id);
-                        scope.shared.serving.store(Arc::new(scope.shared.serving.load().without(&replica.id)));
-                    }
-                }
-                None if holds > 0 => {
-                    scope.serving.insert(replica.id.clone(), holds.unsigned_abs());
-                    scope.shared.serving.store(Arc::new(scope.shared.serving.load().with(replica)));
-                }
-                None => {}
+        for (replica, served) in change.turned.drain(..) {
+            if let Some(scope) = model.scopes.get_mut(&key.scheme) {
+                scope.turn(&replica, &served);
             }
-        }
-        if let Some(member) = model.members.get_mut(&replica.id) {
-            member.holds = member.holds.saturating_add_signed(holds);
-            if member.holds == 0 && member.replica.stats().is_none() {
+            let is = |member: &Arc<Replica>| Arc::ptr_eq(member, &replica);
+            if replica.holds.get() == 0 && replica.stats().is_none() && model.members.get(&replica.id).is_some_and(is) {
                 model.members.remove(&replica.id);
             }
-        }
-    }
-
-    /// Books what has gone from a partition.
-    pub(super) fn settle_gone(&mut self, ground: &Ground, key: &PartitionKey, gone: &mut Gone, report: &mut Report) {
-        for (replica, holds, keys) in gone.drain() {
-            self.settle(ground, key, &replica, holds, keys, report);
         }
     }
 
     /// Brings a partition's items in the orders across partitions up to date; forgets an empty partition.
     pub(super) fn sync(&mut self, ground: &Ground, pid: u32) {
         let Some(ledger) = self.ledgers.get_mut(pid as usize).and_then(Option::as_mut) else { return };
-        let victim = ledger.victim_bound().filter(|_| !ledger.reserved);
+        let victim = ledger.victim_bound().filter(|_| !ledger.books.reserved);
         if victim != ledger.victim {
             if let Some((uses, seen)) = ledger.victim {
                 self.victims.remove(&(uses, seen, ledger.key.clone(), pid));
@@ -319,6 +369,7 @@ impl Writer {
             && let Some(scope) = model.scopes.get_mut(&key.scheme)
         {
             scope.partitions.remove(&key.adapter);
+            model.counts.partitions.add(-1);
             ground.catalog.remove_partition(key);
             if scope.partitions.is_empty() {
                 model.scopes.remove(&key.scheme);
@@ -346,7 +397,10 @@ impl Writer {
             if gauge.keys.load(Ordering::Acquire) == 0
                 && let Some(known) = self.gauges.get(&gauge.model)
                 && Arc::ptr_eq(known, gauge)
-                && !self.tenants.values().any(|tenant| tenant.models.get(&gauge.model).is_some_and(|m| m.keys > 0))
+                && !self
+                    .tenants
+                    .values()
+                    .any(|tenant| tenant.models.get(&gauge.model).is_some_and(|m| m.counts.keys.get() > 0))
             {
                 self.gauges.remove(&gauge.model);
                 for tenant in self.tenants.values_mut() {
@@ -385,9 +439,9 @@ impl Writer {
             last_seen: row.last_seen,
             tenant: tenant_id.clone(),
             model: model_id.clone(),
-            replica: member.replica.id.clone(),
+            replica: member.id.clone(),
         };
-        if let Some(old) = member.replica.stats() {
+        if let Some(old) = member.stats() {
             self.stat_order.remove(&key(&old));
             self.real_stats -= u64::from(!reserved);
         }
@@ -395,8 +449,8 @@ impl Writer {
             self.stat_order.insert(key(new));
             self.real_stats += u64::from(!reserved);
         }
-        member.replica.set_stats(row);
-        if row.is_none() && member.holds == 0 {
+        member.set_stats(row);
+        if row.is_none() && member.holds.get() == 0 {
             state.members.remove(replica);
             self.forget_model(ground, tenant, model);
         }
@@ -463,6 +517,24 @@ impl Writer {
     /// The victim order that a tenant's partitions follow.
     pub(super) fn eviction_of(&self, tenant: &str) -> Eviction {
         self.tenants.get(tenant).map(|tenant| tenant.eviction).unwrap_or_default()
+    }
+}
+
+/// Where a replica holds something.
+#[derive(Debug)]
+pub(super) enum Places {
+    /// In the only partition there is.
+    One((u32, u32)),
+    /// In these: partition and slot.
+    Some(Vec<(u32, u32)>),
+}
+
+impl Places {
+    pub(super) fn get(&self) -> &[(u32, u32)] {
+        match self {
+            Self::One(place) => std::slice::from_ref(place),
+            Self::Some(places) => places,
+        }
     }
 }
 

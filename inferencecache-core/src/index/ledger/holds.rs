@@ -5,9 +5,11 @@
 //! ([`Ledger::attach`]).
 
 use crate::index::arena::NIL;
-use crate::index::ledger::{Gone, Ledger};
+use crate::index::books::Change;
+use crate::index::ledger::Ledger;
+use crate::index::ledger::place::Run;
 use crate::index::order::{Rank, Seat};
-use crate::index::page::{Fields, Tokens};
+use crate::index::page::Fields;
 use crate::index::store::bits;
 use crate::time::Micros;
 
@@ -20,12 +22,19 @@ struct Detached {
     counters: u32,
     /// Whether the replica has other records in the page.
     others: bool,
+    /// What other replicas hold.
+    elsewhere: u64,
 }
 
 impl Ledger {
-    /// Creates or refreshes the holds of `slot` on live positions of a page. Returns how many are new.
-    pub(super) fn hold(&mut self, page: u32, slot: u32, mask: u64, tokens: Tokens, tier: i32, seen: Micros) -> u32 {
+    /// Creates or refreshes the holds of `slot` on live positions of a page. Nobody holds those of `new`, and nobody did.
+    /// Returns how many holds are new.
+    pub(super) fn hold(&mut self, page: u32, slot: u32, run: &Run, seen: Micros) -> u32 {
+        let Run { mask, new, tokens, tier, .. } = *run;
         self.store.lock(page);
+        if mask == new && !self.store.head(page).counted() {
+            return self.hold_new(page, slot, run, seen);
+        }
         let before = self.slot_at(slot).map(|slot| (slot.newest, slot.holds)).unwrap_or_default();
         let old = self.detach(page, slot, mask);
         let fresh = mask & !old.mask;
@@ -52,8 +61,41 @@ impl Ledger {
         count
     }
 
+    /// The same for blocks that are all new: nothing has to be taken out of other records. They join the last record of
+    /// the page or become one.
+    fn hold_new(&mut self, page: u32, slot: u32, run: &Run, seen: Micros) -> u32 {
+        let Run { mask, tokens, tier, .. } = *run;
+        let count = self.store.head(page).count();
+        let last = count.checked_sub(1).map(|last| self.store.record(page, last));
+        let own = last.filter(|record| record.slot() == slot);
+        let known = own.is_some() || count > 1 && self.store.records(page).any(|record| record.slot() == slot);
+        let alike = own.filter(|record| record.seen() == seen && record.tier() == tier);
+        match alike.and_then(|record| Some((record, record.tokens().with(record.mask(), tokens, mask)?))) {
+            Some((record, tokens)) => {
+                record.set_mask(record.mask() | mask);
+                record.set_tokens(tokens);
+            }
+            None => {
+                self.store.push(page, &Fields { mask, seen, slot, tier, tokens, uses: 0, counters: NIL });
+                self.order.insert((0, seen), page);
+            }
+        }
+        self.tell_ties((0, seen), page, mask);
+        if !known {
+            self.post(page, slot);
+        }
+        let count = mask.count_ones();
+        if let Some(slot) = self.slot_at(slot) {
+            if slot.holds == 0 || slot.newest.is_some_and(|newest| seen >= newest) {
+                slot.newest = Some(seen);
+            }
+            slot.holds += u64::from(count);
+        }
+        count
+    }
+
     /// Removes the holds of `slot` on some positions of a page, and the keys that nobody else holds.
-    pub(super) fn remove(&mut self, page: u32, slot: u32, mask: u64, gone: &mut Gone) {
+    pub(super) fn remove(&mut self, page: u32, slot: u32, mask: u64, change: &mut Change) {
         self.store.lock(page);
         let old = self.detach(page, slot, mask);
         if old.mask == 0 {
@@ -65,8 +107,7 @@ impl Ledger {
         if !old.others {
             self.store.drop_counters(old.counters);
         }
-        let held = self.store.records(page).fold(0, |held, record| held | record.mask());
-        let dead = old.mask & !held;
+        let dead = old.mask & !old.elsewhere;
         for position in bits(dead) {
             let word = self.store.word(page, position);
             self.store.take_out(page, position);
@@ -74,23 +115,23 @@ impl Ledger {
                 self.forget_wide(word);
             }
         }
-        self.keys -= u64::from(dead.count_ones());
-        let Some(found) = self.slot_at(slot) else { return };
-        found.holds -= u64::from(old.mask.count_ones());
+        let (holds, keys) = (old.mask.count_ones(), dead.count_ones());
+        self.keys -= u64::from(keys);
+        let Some(found) = self.slots.get_mut(slot as usize).and_then(Option::as_mut) else { return };
+        found.holds -= u64::from(holds);
         found.live -= usize::from(!old.others);
-        gone.add(&found.replica, old.mask.count_ones(), dead.count_ones());
+        self.books.book(&found.replica, &found.served, -i64::from(holds), -i64::from(keys), change);
         if found.holds == 0 {
             self.free_slot(slot);
         }
     }
 
-    /// Removes the hold of a replica on a hash, if it has one.
-    pub(in crate::index) fn evict(&mut self, hash: &[u8], replica: &str, gone: &mut Gone) {
-        if let Some(&slot) = self.slot_of.get(replica)
-            && let Some(word) = self.shared.word(hash)
+    /// Removes the hold of a slot's replica on a hash, if it has one.
+    pub(in crate::index) fn evict(&mut self, hash: &[u8], slot: u32, change: &mut Change) {
+        if let Some(word) = self.shared.word(hash)
             && let Some((page, position)) = self.store.find(word, self.store.hash(word))
         {
-            self.remove(page, slot, 1 << position, gone);
+            self.remove(page, slot, 1 << position, change);
         }
     }
 
@@ -111,9 +152,14 @@ impl Ledger {
         let mut own = std::mem::take(&mut self.own);
         own.clear();
         let counted = self.store.head(page).counted();
-        let found = (0u32..).zip(self.store.records(page)).filter(|(_, record)| record.slot() == slot);
-        own.extend(found.map(|(index, record)| (index, record.get(counted))));
-        let mut old = Detached { mask: 0, uses: u64::MAX, counters: NIL, others: false };
+        let mut old = Detached { mask: 0, uses: u64::MAX, counters: NIL, others: false, elsewhere: 0 };
+        for (index, record) in (0u32..).zip(self.store.records(page)) {
+            if record.slot() == slot {
+                own.push((index, record.get(counted)));
+            } else {
+                old.elsewhere |= record.mask();
+            }
+        }
         // From the end, so that the record which takes the number of a removed one has been seen already.
         for (index, fields) in own.iter().rev() {
             old.counters = fields.counters;
@@ -166,8 +212,13 @@ impl Ledger {
         if !ticketed {
             self.order.insert(rank, page);
         }
+        self.tell_ties(rank, page, new.mask);
+    }
+
+    /// These blocks have joined a rank.
+    fn tell_ties(&mut self, rank: Rank, page: u32, mask: u64) {
         if self.ties.want(rank) {
-            for position in bits(new.mask) {
+            for position in bits(mask) {
                 if let Some(word) = self.store.word(page, position) {
                     self.ties.offer(Seat { hash: self.key_of(word), page, position });
                 }

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::index::ledger::{Gone, Ledger};
+use crate::index::books::Change;
+use crate::index::ledger::Ledger;
 use crate::index::order::{Order, Rank, Seat, Ties};
 use crate::index::page::Record;
 use crate::index::store::bits;
@@ -28,7 +29,7 @@ impl Ledger {
 
     /// Removes up to `limit` entries of this rank, which is the bound, in the order of their names. Entries that have
     /// been credited since are filed anew instead.
-    pub(in crate::index) fn remove_victims(&mut self, rank: Rank, limit: u32, gone: &mut Gone) {
+    pub(in crate::index) fn remove_victims(&mut self, rank: Rank, limit: u32, change: &mut Change) {
         let mut left = limit;
         while left > 0 && self.victim_bound() == Some(rank) {
             let Some((page, position)) = self.first_tie(rank) else { return };
@@ -45,7 +46,7 @@ impl Ledger {
                     continue;
                 }
             }
-            self.remove(page, slot, 1 << position, gone);
+            self.remove(page, slot, 1 << position, change);
             left -= 1;
         }
     }
@@ -110,17 +111,17 @@ impl Ledger {
     // === TTL ===
 
     /// Removes about `limit` entries that have outlived `ttl`. Says whether there may be more.
-    pub(in crate::index) fn expire(&mut self, now: Micros, ttl: Micros, limit: u32, gone: &mut Gone) -> bool {
+    pub(in crate::index) fn expire(&mut self, now: Micros, ttl: Micros, limit: u32, change: &mut Change) -> bool {
         let mut next = self.order.first();
         while let Some((rank, page)) = next {
-            if gone.holds() >= limit {
+            if change.gone >= limit {
                 return true;
             }
             if now.saturating_sub(rank.1) >= ttl {
                 let counted = self.store.head(page).counted();
                 let first = self.store.records(page).find(|record| ranks(*record, counted, rank));
                 match first.map(|record| (record.slot(), record.mask())) {
-                    Some((slot, mask)) => self.remove(page, slot, mask, gone),
+                    Some((slot, mask)) => self.remove(page, slot, mask, change),
                     None => self.order.remove(rank, page),
                 }
                 next = self.order.from(rank, page);
@@ -197,7 +198,7 @@ impl Ledger {
     }
 
     /// Removes the prefix whose newest holder is the oldest, with all holds on it. False when there is none.
-    pub(in crate::index) fn remove_oldest(&mut self, gone: &mut Gone) -> bool {
+    pub(in crate::index) fn remove_oldest(&mut self, change: &mut Change) -> bool {
         let Some(mut ages) = self.ages.take() else { return false };
         let oldest = self.first_age(&mut ages);
         self.ages = Some(ages);
@@ -209,7 +210,7 @@ impl Ledger {
             .map(|record| record.slot())
             .collect();
         for slot in holders {
-            self.remove(page, slot, 1 << position, gone);
+            self.remove(page, slot, 1 << position, change);
         }
         true
     }

@@ -15,12 +15,13 @@ use std::sync::Arc;
 pub(super) use place::Block;
 
 use crate::index::arena::NIL;
+use crate::index::books::{Books, Change, Count};
 use crate::index::ledger::lines::Ages;
 use crate::index::order::{HashKey, Order, Ties};
 use crate::index::page::Fields;
 use crate::index::partition::{Partition, PartitionKey};
 use crate::index::replicas::Replica;
-use crate::index::store::Store;
+use crate::index::store::{Ground, Store};
 use crate::index::table::Word;
 use crate::resolve::Eviction;
 use crate::time::Micros;
@@ -29,6 +30,9 @@ use crate::time::Micros;
 #[derive(Debug)]
 struct Slot {
     replica: Arc<Replica>,
+    /// Its holds in all partitions of the scope.
+    served: Arc<Count>,
+    ground: Ground,
     holds: u64,
     /// Newest `last_seen` among its entries; unknown after that entry went or aged.
     newest: Option<Micros>,
@@ -52,46 +56,12 @@ struct Tail {
 
 const NO_TAIL: Tail = Tail { page: NIL, position: 0, tokens: 0 };
 
-/// What went, by replica.
-#[derive(Debug, Default)]
-pub(super) struct Gone(Vec<(Arc<Replica>, u32, u32)>);
-
-impl Gone {
-    fn add(&mut self, replica: &Arc<Replica>, holds: u32, keys: u32) {
-        match self.0.last_mut() {
-            Some((last, of_last, with_last)) if Arc::ptr_eq(last, replica) => {
-                *of_last += holds;
-                *with_last += keys;
-            }
-            _ => self.0.push((replica.clone(), holds, keys)),
-        }
-    }
-
-    /// Each replica with its holds that went and the keys that went with them, as changes.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = (Arc<Replica>, i64, i64)> + '_ {
-        self.0.drain(..).map(|(replica, holds, keys)| (replica, -i64::from(holds), -i64::from(keys)))
-    }
-
-    /// Holds that went.
-    pub(super) fn holds(&self) -> u32 {
-        self.0.iter().map(|(_, holds, _)| holds).sum()
-    }
-}
-
-/// What a store created.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Made {
-    pub(super) holds: u32,
-    pub(super) keys: u32,
-}
-
 /// The writer's half of a partition.
 #[derive(Debug)]
 pub(super) struct Ledger {
     pub(super) key: Arc<PartitionKey>,
     pub(super) shared: Arc<Partition>,
-    /// Whether its tenant is, which keeps its entries out of the global victim order.
-    pub(super) reserved: bool,
+    pub(super) books: Books,
     /// Distinct prefixes.
     pub(super) keys: u64,
     store: Store,
@@ -118,13 +88,14 @@ impl Ledger {
     pub(super) fn new(
         key: Arc<PartitionKey>,
         shared: Partition,
-        (eviction, aged, reserved): (Eviction, bool, bool),
+        books: Books,
+        (eviction, aged): (Eviction, bool),
     ) -> Self {
         let store = Store::new(shared.seed);
         Self {
             key,
             shared: Arc::new(shared),
-            reserved,
+            books,
             keys: 0,
             store,
             slots: Vec::new(),
@@ -154,13 +125,15 @@ impl Ledger {
 
     // === replicas ===
 
-    /// The slot of a replica, made if need be.
-    pub(super) fn slot(&mut self, replica: &Arc<Replica>) -> u32 {
+    /// The slot of a replica, made if need be. `served` counts its holds in the scope.
+    pub(super) fn slot(&mut self, replica: &Arc<Replica>, served: &Arc<Count>) -> u32 {
         if let Some(&slot) = self.slot_of.get(&replica.id) {
             return slot;
         }
         let made = Slot {
             replica: replica.clone(),
+            served: served.clone(),
+            ground: Ground::default(),
             holds: 0,
             newest: None,
             cleared: false,
@@ -178,6 +151,17 @@ impl Ledger {
         slot
     }
 
+    /// The slot of a replica that holds something.
+    pub(super) fn slot_of(&self, replica: &str) -> Option<u32> {
+        self.slot_of.get(replica).copied()
+    }
+
+    /// Whether this is the slot of a replica.
+    pub(super) fn is_slot(&self, slot: u32, replica: &str) -> bool {
+        let slot = self.slots.get(slot as usize).and_then(Option::as_ref);
+        slot.is_some_and(|slot| *slot.replica.id == *replica && !slot.cleared)
+    }
+
     fn slot_at(&mut self, slot: u32) -> Option<&mut Slot> {
         self.slots.get_mut(slot as usize)?.as_mut()
     }
@@ -193,6 +177,7 @@ impl Ledger {
                 self.slot_of.remove(&found.replica.id);
                 self.shared.names.set(slot, None);
             }
+            self.store.leave(found.ground);
             self.free_slots.push(slot);
         }
     }
@@ -208,10 +193,11 @@ impl Ledger {
     }
 
     /// Removes about `limit` holds of a cleared slot. Says whether there may be more.
-    pub(super) fn remove_some(&mut self, slot: u32, limit: u32, gone: &mut Gone) -> bool {
-        while gone.holds() < limit {
+    pub(super) fn remove_some(&mut self, slot: u32, limit: u32, change: &mut Change) -> bool {
+        let before = change.gone;
+        while change.gone - before < limit {
             match self.slot_at(slot).filter(|slot| slot.cleared).map(|slot| slot.pages.pop()) {
-                Some(Some(page)) => self.remove(page, slot, u64::MAX, gone),
+                Some(Some(page)) => self.remove(page, slot, u64::MAX, change),
                 _ => return false,
             }
         }
@@ -254,7 +240,7 @@ impl Ledger {
         if word.wide {
             self.wide.get(&word.bits).map_or(HashKey::narrow(0), HashKey::wide)
         } else {
-            HashKey::narrow(word.bits)
+            HashKey::narrow(u64::from_be(word.bits))
         }
     }
 
@@ -270,7 +256,7 @@ impl Ledger {
                     let Some(word) = self.store.word(page, position) else { continue };
                     let hash = match self.wide.get(&word.bits).filter(|_| word.wide) {
                         Some(hash) => hash.to_vec(),
-                        None => word.bits.to_be_bytes().to_vec(),
+                        None => word.bits.to_ne_bytes().to_vec(),
                     };
                     let uses = if counted { self.store.uses(fields.counters, position) } else { 0 };
                     let tokens = fields.tokens.at(position);
