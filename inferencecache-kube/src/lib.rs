@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+pub mod adapters;
 pub mod api;
 #[cfg(feature = "testkit")]
 pub mod testkit;

@@ -36,3 +36,44 @@ pub const KV_EVENT_PORT: i32 = 5557;
 pub const MP_HTTP_PORT: i32 = 8080;
 /// Port of a managed Redis.
 pub const REDIS_PORT: i32 = 6379;
+
+/// Container beside an engine: reports its KV events.
+pub const SUBSCRIBER_CONTAINER: &str = "kvevent-subscriber";
+/// Container with an LMCache server, beside an engine and on a node.
+pub const MP_SERVER_CONTAINER: &str = "lmcache-mp-server";
+/// Init container that waits for the LMCache server of the node.
+pub const NODE_GATE_CONTAINER: &str = "lmcache-node-local-gate";
+/// Init container that checks the engine's native code.
+pub const KERNEL_CHECK_CONTAINER: &str = "lmcache-kernel-check";
+
+/// Variable by which [`MP_SERVER_CONTAINER`] says that it is ours.
+pub const MP_SERVER_MARK: &str = "INFERENCECACHE_MP_SERVER";
+/// Variable by which [`NODE_GATE_CONTAINER`] says that it is ours.
+pub const NODE_GATE_MARK: &str = "INFERENCECACHE_NODE_LOCAL_GATE";
+/// Variable of an engine: whether it serves on without its cache.
+pub const FAIL_OPEN: &str = "INFERENCECACHE_FAIL_OPEN";
+/// Variable with the address of the node, on engine, gate and server.
+pub const NODE_IP: &str = "INFERENCECACHE_NODE_IP";
+
+/// Label: what an object is.
+pub const APP_NAME: &str = "app.kubernetes.io/name";
+/// Label: who looks after an object.
+pub const APP_MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// Value of [`APP_MANAGED_BY`].
+pub const CONTROLLER: &str = "inference-cache-controller";
+/// Label of Pods whose LMCache server has metrics to scrape.
+pub const MP_METRICS: &str = "inferencecache.io/lmcache-mp-metrics";
+/// Label of a node's LMCache server.
+pub const NODE_SERVER: &str = "inferencecache.io/lmcache-node-server";
+/// Label of a node's LMCache server: uid of its backend.
+pub const BACKEND_UID: &str = "inferencecache.io/cache-backend-uid";
+/// Annotation of a node's LMCache server: `NAMESPACE/NAME` of its backend.
+pub const NODE_OWNER: &str = "inferencecache.io/node-local-owner";
+/// Annotation of a node's LMCache server: uid of its backend.
+pub const NODE_OWNER_UID: &str = "inferencecache.io/node-local-owner-uid";
+/// Annotation of a node's LMCache server: generation of its backend when it was rendered.
+pub const NODE_GENERATION: &str = "inferencecache.io/node-local-generation";
+/// Annotation of a node's LMCache server: the node.
+pub const NODE_TARGET: &str = "inferencecache.io/node-local-target-node";
+/// Annotation of a node's LMCache server: name of its shared memory.
+pub const NODE_SHM_NAME: &str = "inferencecache.io/node-local-shm-name";

@@ -1,3 +1,4 @@
-//! What tests and tools need: the published files, and a real API server.
+//! What tests and tools need: the published files, conformance suites for adapters, and a real API server.
 
+pub mod adapters;
 pub mod manifests;
