@@ -10,6 +10,7 @@ use std::path::Path;
 
 use calls::unhex;
 use inferencecache_wire::kvevents::MsgpackDecoder;
+use inferencecache_wire::subscriber::blockmap::Tier;
 use inferencecache_wire::subscriber::config::Rules;
 use inferencecache_wire::subscriber::ingest::{Ingest, Message};
 use inferencecache_wire::subscriber::sequence::{PAUSE, ReplayEnd, Request, SILENCE};
@@ -127,6 +128,7 @@ impl Machine {
             ("duplicates", sequences.duplicates),
             ("restarts", sequences.restarts),
             ("dropped", sequences.dropped),
+            ("unproven", sequences.unproven),
             ("batch_errors", events.bad_batches),
             ("malformed", events.bad_events),
         ]
@@ -483,6 +485,29 @@ fn what_waits_when_a_process_goes_is_its_own() {
     machine.counted(json!({"gaps": 1, "lost": 1, "restarts": 1}));
 }
 
+/// A removal may have been among what was lost: then the store that follows made the only copy there is.
+#[test]
+fn copies_that_were_counted_before_a_loss_do_not_outlive_the_one_that_was_stored_after_it() {
+    let mut machine = Machine::new(false);
+    machine.frame(0, &store(10.0, 1, 1));
+    machine.frame(2, &store(12.0, 1, 1));
+    assert_eq!(machine.confirmed().len(), 1);
+    machine.frame(3, &removal(13.0, 1, "GPU"));
+    assert_eq!(machine.held(), set([]));
+
+    // What is in another tier since before the loss is not believed either, however warm it was.
+    let mut machine = Machine::new(false);
+    machine.frame(0, &store(10.0, 1, 1));
+    machine.frame(2, &store_in(12.0, 1, 1, "CPU"));
+    let tiers = |machine: &mut Machine| machine.ingest.map().confirmed().map(|report| report.tier).collect::<Vec<_>>();
+    assert_eq!(tiers(&mut machine), [Tier::T2]);
+    let digest = machine.held().pop_first().expect("held");
+    let lines = machine.lines();
+    assert_eq!(lines[lines.len() - 1], format!("report@12000000 [{digest}]"), "{lines:?}");
+    machine.frame(4, &store_in(14.0, 1, 1, "CPU_TIER2"));
+    assert_eq!((machine.held(), machine.lines()), (set([]), vec![format!("evict@14000000 {digest}")]));
+}
+
 #[test]
 fn a_hole_in_a_replay_leaves_what_was_known_before_in_doubt() {
     let mut machine = Machine::new(true);
@@ -549,6 +574,19 @@ fn store(ts: f64, hash: u64, token: u64) -> Vec<u8> {
     let mut writer = Writer::new();
     writer.array(2).float64(ts).array(1).array(6).str("BlockStored").array(1).uint(hash).nil();
     writer.array(2).uint(token).uint(token + 1).uint(2).nil();
+    writer.into_bytes()
+}
+
+fn store_in(ts: f64, hash: u64, token: u64, medium: &str) -> Vec<u8> {
+    let mut writer = Writer::new();
+    writer.array(2).float64(ts).array(1).array(7).str("BlockStored").array(1).uint(hash).nil();
+    writer.array(2).uint(token).uint(token + 1).uint(2).nil().str(medium);
+    writer.into_bytes()
+}
+
+fn removal(ts: f64, hash: u64, medium: &str) -> Vec<u8> {
+    let mut writer = Writer::new();
+    writer.array(2).float64(ts).array(1).array(3).str("BlockRemoved").array(1).uint(hash).str(medium);
     writer.into_bytes()
 }
 

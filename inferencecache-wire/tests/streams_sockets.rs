@@ -547,3 +547,92 @@ async fn a_connection_that_died_silently_is_replaced_and_what_was_missed_is_aske
 async fn a_connection_that_died_silently_is_replaced_within_45_seconds() {
     half_open(Config::default().engine_heartbeat, Duration::from_secs(45)).await;
 }
+
+/// Forwards connections to an address that can change: then all of them break, and new ones lead to the new one. A dial is
+/// never refused.
+async fn switch(to: SocketAddr) -> (SocketAddr, tokio::sync::watch::Sender<SocketAddr>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (switch, watch) = tokio::sync::watch::channel(to);
+    tokio::spawn(async move {
+        while let Ok((mut from, _)) = listener.accept().await {
+            let mut watch = watch.clone();
+            let target = *watch.borrow_and_update();
+            tokio::spawn(async move {
+                let Ok(mut to) = tokio::net::TcpStream::connect(target).await else { return };
+                tokio::select! {
+                    _ = tokio::io::copy_bidirectional(&mut from, &mut to) => {}
+                    _ = watch.changed() => {}
+                }
+            });
+        }
+    });
+    (address, switch)
+}
+
+fn address(endpoint: &str) -> SocketAddr {
+    endpoint.trim_start_matches("tcp://").parse().unwrap()
+}
+
+/// The engine is replaced while nobody looks, no dial is refused, and the new one has passed the number of the old one by
+/// none, one or several, or has not reached it.
+#[tokio::test]
+async fn another_engine_behind_the_same_address_is_known_by_its_frames_whatever_their_numbers() {
+    for (ahead, speaks) in [(1_u64, true), (2, false), (3, false), (3, true), (8, false), (8, true)] {
+        let (mut old, server) = (with_replay(ReplayLayout::Current, 10_000), Recorder::start().await);
+        let mut new = with_replay(ReplayLayout::Current, 10_000);
+        let (events, to_events) = switch(address(old.endpoint())).await;
+        let (replays, to_replays) = switch(address(old.replay_endpoint().unwrap())).await;
+        let running = Running::start(Config {
+            replay_endpoint: Some(format!("tcp://{replays}")),
+            ..config(&format!("tcp://{events}"), server.address)
+        });
+        subscribed(&old).await;
+        for token in [1, 3, 5] {
+            old.publish(TOPIC, &store(5.0, token, token, None)).unwrap();
+        }
+        running.reach(2).await;
+        let mut stored: Vec<u32> = Vec::new();
+        for token in (0..ahead).map(|number| 101 + 2 * number) {
+            new.lose(TOPIC, &store(4.0, token, token, None)).unwrap();
+            stored.push(u32::try_from(token).unwrap());
+        }
+        to_replays.send_replace(address(new.replay_endpoint().unwrap()));
+        to_events.send_replace(address(new.endpoint()));
+        subscribed(&new).await;
+        if speaks {
+            new.publish(TOPIC, &store(4.0, 900, 901, None)).unwrap();
+            stored.push(901);
+        }
+        server.wait("what the new one holds, and no more", |rpcs| held(rpcs) == tokens(&stored)).await;
+        let counts = ["engine_restarts_total", "unproven_publishers_total", "lost_batches_total"];
+        assert_eq!(counts.map(|name| running.metric(name)), [1.0, 0.0, 0.0], "{ahead} {speaks}");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_comes_back_is_in_doubt_where_nobody_answers_and_trusted_where_the_last_frame_comes_back() {
+    for answers in [true, false] {
+        let (mut engine, server) = (with_replay(ReplayLayout::Current, 10_000), Recorder::start().await);
+        let (events, to_events) = switch(address(engine.endpoint())).await;
+        let replay_endpoint = engine.replay_endpoint().map(str::to_owned).filter(|_| answers);
+        let running = Running::start(Config { replay_endpoint, ..config(&format!("tcp://{events}"), server.address) });
+        subscribed(&engine).await;
+        let last = engine.publish(TOPIC, &store(5.0, 1, 1, Some(0))).unwrap();
+        running.reach(last).await;
+        // Its last words, which nothing that follows reveals.
+        let last = engine.lose(TOPIC, &event(6.0, "BlockRemoved", Some(1), 0)).unwrap();
+        to_events.send_replace(address(engine.endpoint()));
+        running.counts("reconnects_total", 1.0).await;
+        if answers {
+            server.wait("the removal", |rpcs| held(rpcs).is_empty()).await;
+            running.reach(last).await;
+        }
+        let doubts = if answers { 0.0 } else { 1.0 };
+        running.counts("unproven_publishers_total", doubts).await;
+        assert_eq!(
+            (running.metric("unproven_publishers_total"), running.metric("engine_restarts_total")),
+            (doubts, 0.0)
+        );
+    }
+}

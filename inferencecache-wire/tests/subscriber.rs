@@ -9,11 +9,13 @@ mod running;
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use inferencecache_core::fingerprint::{prefix_digests, wire_bytes};
 use inferencecache_wire::pb;
 use inferencecache_wire::subscriber::config::Config;
+use inferencecache_wire::subscriber::link::Resolver;
 use inferencecache_wire::subscriber::{Drained, Subscriber};
 use inferencecache_wire::testkit::capture::Capture;
 use inferencecache_wire::testkit::fake_engine::{CapturePlayer, EngineOptions, FakeEngine, Publish};
@@ -305,6 +307,30 @@ async fn a_server_that_restarts_empty_gets_everything_again_while_the_engine_is_
         address = server.kill();
     }
     assert!(running.metric("full_reports_total") >= 2.0);
+}
+
+/// The name is looked up for each dial.
+#[tokio::test]
+async fn a_server_that_moves_to_another_address_gets_everything_there_while_the_engine_is_idle() {
+    let (mut engine, server) = (engine(), Recorder::start().await);
+    let (moves, address) = tokio::sync::watch::channel(server.address);
+    let resolver: Resolver = Arc::new(move |host, port| {
+        assert_eq!((host, port), ("server.of.the.cluster", 9090));
+        let found = vec![*address.borrow()];
+        Box::pin(async { Ok(found) })
+    });
+    let subscriber = Subscriber::builder(config(engine.endpoint(), "server.of.the.cluster:9090")).resolver(resolver);
+    let running = Running::run(subscriber.build().expect("a usable configuration"));
+    subscribed(&engine).await;
+    let hashes: Vec<u64> = (1..=100).collect();
+    let last = engine.publish(TOPIC, &store(5.0, &hashes, None, 1..=200, 2)).unwrap();
+    running.reach(last).await;
+    let before = held(&server.rpcs());
+    assert_eq!(before.len(), 100);
+    let elsewhere = Recorder::start().await;
+    moves.send_replace(elsewhere.address);
+    server.kill();
+    elsewhere.wait("everything held", |rpcs| held(rpcs) == before).await;
 }
 
 // subscriber:104

@@ -121,3 +121,82 @@ async fn get(address: std::net::SocketAddr, path: &str) -> String {
     }
     response
 }
+
+/// Answers so many requests with 500, and then with a page.
+async fn metrics_page(mut failures: u32) -> std::net::SocketAddr {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let page = "vllm:num_requests_running 1\nvllm:num_requests_waiting 1\nvllm:kv_cache_usage_perc 0.5\n";
+            let answer = match failures {
+                0 => format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{page}", page.len()),
+                _ => "HTTP/1.1 500 Sorry\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_owned(),
+            };
+            failures = failures.saturating_sub(1);
+            let _ = stream.read(&mut [0; 4096]).await;
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    address
+}
+
+// subscriber:139 subscriber:140 subscriber:141
+#[tokio::test]
+async fn a_load_that_is_not_delivered_gets_louder_and_its_return_is_told() {
+    let (server, page) = (Recorder::start().await, metrics_page(5).await);
+    let health = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port");
+    let child = command(&[
+        "--replica-id=r0",
+        "--model-id=m",
+        "--hash-scheme=sglang-custom",
+        "--engine-endpoint=tcp://127.0.0.1:1",
+        &format!("--engine-metrics-url=http://{page}/metrics"),
+        "--stats-interval=50ms",
+        &format!("--server={}", server.address),
+        &format!("--health-bind-address={health}"),
+        "--log-level=debug",
+    ])
+    .spawn()
+    .expect("the binary starts");
+    let id = child.id().expect("it runs").to_string();
+    let pages = async |more: u32| {
+        let count = async || {
+            let page = get(health, "/metrics").await;
+            let line =
+                page.lines().find_map(|l| l.strip_prefix("inferencecache_subscriber_scrapes_total{result=\"ok\"} "));
+            line.and_then(|value| value.parse::<u32>().ok()).unwrap_or(0)
+        };
+        let (before, deadline) = (count().await, tokio::time::Instant::now() + Duration::from_secs(20));
+        while count().await < before + more {
+            assert!(tokio::time::Instant::now() < deadline, "no more pages are read");
+        }
+    };
+    server.wait("a sample", |rpcs| !rpcs.is_empty()).await;
+    // Then the pages are read, and nobody takes what they say.
+    server.mood.send_modify(|mood| mood.accepts = false);
+    pages(6).await;
+    server.mood.send_modify(|mood| mood.accepts = true);
+    pages(3).await;
+    assert!(std::process::Command::new("kill").args(["-TERM", &id]).status().expect("kill runs").success());
+    let output = tokio::time::timeout(Duration::from_secs(11), child.wait_with_output()).await;
+    let log = String::from_utf8(output.expect("in time").expect("waited for").stderr).expect("UTF-8");
+    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let text = |line: &Value, field: &str| line[field].as_str().unwrap_or_default().to_owned();
+    let told: Vec<String> = lines
+        .iter()
+        .filter(|line| text(line, "msg").starts_with("engine load "))
+        .map(|line| format!("{} {} {}", text(line, "level"), text(line, "event"), line["after_failures"]))
+        .collect();
+    let first = ["WARN  null", "WARN  null", "ERROR load_signal_stale null", "DEBUG  null", "DEBUG  null"];
+    assert_eq!(told[..5], first, "{log}");
+    assert_eq!(told[5], "INFO load_signal_recovered 5");
+    let second = &told[6..];
+    assert_eq!(second[..4], first[..4], "{log}");
+    let back = second.iter().position(|line| line.starts_with("INFO load_signal_recovered ")).expect("told");
+    assert!(second[3..back].iter().all(|line| line == "DEBUG  null"), "{told:?}");
+    let scheme: Vec<&Value> = lines.iter().filter(|line| text(line, "msg").contains("hash scheme")).collect();
+    assert_eq!(scheme.len(), 1, "{log}");
+    assert_eq!(scheme[0]["level"], "WARN");
+}

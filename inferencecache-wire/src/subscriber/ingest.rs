@@ -214,10 +214,31 @@ impl<D: EngineDecoder> Ingest<D> {
         self.state.sequences.wake_at()
     }
 
-    /// Gives up replays whose time is over.
-    pub fn tick(&mut self, now: Ticks, out: &mut Vec<Outgoing>, notices: &mut Vec<Notice>) {
+    /// Gives up replays whose time is over, and looks into silences. Returns how many replays were given up.
+    pub fn tick(&mut self, now: Ticks, out: &mut Vec<Outgoing>, notices: &mut Vec<Notice>) -> usize {
+        let mut given_up = 0;
         while let Some(id) = self.state.sequences.expired(now) {
             self.replay_ended(id, ReplayEnd::Failed, now, out, notices);
+            given_up += 1;
+        }
+        for stream in self.state.sequences.look(now) {
+            self.state.map.unconfirm(stream);
+        }
+        given_up
+    }
+
+    /// A connection was lost. What came over it is in doubt, unless its publisher can be asked when it is back.
+    pub fn parted(&mut self, connection: u16, now: Ticks) {
+        for stream in self.state.sequences.parted(connection, now) {
+            self.state.map.unconfirm(stream);
+        }
+    }
+
+    /// A connection was made. If it had been lost before, its publisher may have to be asked who it is: see
+    /// [`next_request`](Self::next_request).
+    pub fn rejoined(&mut self, connection: u16, now: Ticks) {
+        for stream in self.state.sequences.rejoined(connection, now) {
+            self.state.map.unconfirm(stream);
         }
     }
 
@@ -377,7 +398,7 @@ impl State {
                 self.window.push(Op::Clear, 0, self.ordinal, out);
             }
         }
-        if step.lost > 0 {
+        if step.lost > 0 || step.unproven {
             self.map.unconfirm(stream);
         }
     }

@@ -4,12 +4,15 @@
 //! started empty, and a lost one must be replaced even when there is nothing new to say. So we dial ourselves, count, and
 //! notice when a connection is dropped.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpStream, lookup_host};
@@ -38,12 +41,22 @@ type Stream = TcpStream;
 #[cfg(feature = "tls")]
 type Stream = tokio_util::either::Either<TcpStream, tokio_rustls::client::TlsStream<TcpStream>>;
 
+/// Finds the addresses of a host and a port.
+pub type Resolver = Arc<dyn Fn(&str, u16) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync>;
+
 /// Dials the server for the channel.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Connector {
     state: watch::Sender<LinkState>,
+    resolver: Resolver,
     #[cfg(feature = "tls")]
     tls: Option<crate::tls::ClientTls>,
+}
+
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connector").field("state", &*self.state.borrow()).finish_non_exhaustive()
+    }
 }
 
 impl Connector {
@@ -53,10 +66,18 @@ impl Connector {
         let (state, watch) = watch::channel(LinkState::default());
         let connector = Self {
             state,
+            resolver: Arc::new(|host, port| Box::pin(system(host.to_owned(), port))),
             #[cfg(feature = "tls")]
             tls: None,
         };
         (connector, watch)
+    }
+
+    /// Finds addresses in another way. Default the system's. Asked anew for each dial, so that a server may move.
+    #[must_use]
+    pub fn resolver(mut self, resolver: Resolver) -> Self {
+        self.resolver = resolver;
+        self
     }
 
     /// Shakes hands on each connection. Default plaintext.
@@ -79,7 +100,7 @@ impl Connector {
     async fn dial(self, uri: Uri) -> io::Result<Stream> {
         let authority = uri.authority().ok_or(io::ErrorKind::InvalidInput)?;
         let host = authority.host().trim_start_matches('[').trim_end_matches(']');
-        let stream = connect(host, authority.port_u16().unwrap_or(80)).await?;
+        let stream = connect((self.resolver)(host, authority.port_u16().unwrap_or(80)).await?).await?;
         stream.set_nodelay(true)?;
         #[cfg(feature = "tls")]
         let stream = match self.tls {
@@ -90,10 +111,14 @@ impl Connector {
     }
 }
 
-/// Resolves the name anew, so that a server may move, and tries its addresses in turn. Each gets its part of the time: one that
-/// does not answer must not keep the others from being tried.
-async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
-    let addresses: Vec<SocketAddr> = lookup_host((host, port)).await?.take(MAX_ADDRESSES).collect();
+async fn system(host: String, port: u16) -> io::Result<Vec<SocketAddr>> {
+    Ok(lookup_host((host, port)).await?.collect())
+}
+
+/// Tries addresses in turn. Each gets its part of the time: one that does not answer must not keep the others from being
+/// tried.
+async fn connect(mut addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+    addresses.truncate(MAX_ADDRESSES);
     let part = CONNECT_TIMEOUT / u32::try_from(addresses.len().max(1)).unwrap_or(1);
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in addresses {

@@ -28,6 +28,7 @@ pub struct Metrics {
     replayed_batches: IntCounter,
     duplicate_batches: IntCounter,
     engine_restarts: IntCounter,
+    unproven_publishers: IntCounter,
     held_drops: IntCounter,
     pub(super) processes_gone: IntCounter,
     pub(super) reconnects: IntCounter,
@@ -82,6 +83,10 @@ impl Metrics {
             replayed_batches: counter("replayed_batches_total", "Batches that the engine sent again when asked.")?,
             duplicate_batches: counter("duplicate_batches_total", "Live batches that were seen before.")?,
             engine_restarts: counter("engine_restarts_total", "Publishers that turned out to be new processes.")?,
+            unproven_publishers: counter(
+                "unproven_publishers_total",
+                "Publishers not shown to be the same process after their connection was lost; their blocks age out.",
+            )?,
             held_drops: counter("held_drops_total", "Live batches dropped because too many waited for a replay.")?,
             processes_gone: counter(
                 "engine_processes_gone_total",
@@ -240,6 +245,7 @@ impl Metrics {
         raise(&self.replayed_batches, tally.replayed);
         raise(&self.duplicate_batches, tally.duplicates);
         raise(&self.engine_restarts, tally.restarts);
+        raise(&self.unproven_publishers, tally.unproven);
         raise(&self.held_drops, tally.dropped);
     }
 

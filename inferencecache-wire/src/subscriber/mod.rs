@@ -3,6 +3,7 @@
 //! ```text
 //! engine ══ZMQ══> source ──> ingest { sequence ──> kvevents ──> blockmap ──> window } ──> dispatch ──> forward ══gRPC══> server
 //!                 threads    └──────────────────────── receive task ────────────────────────────┘      tasks
+//!                                      statistics and probes: a task each
 //! ```
 //!
 //! 1. Only digests, counts, tiers, adapter names and identity leave the process. Tokens never do, nor are they logged.
@@ -69,7 +70,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::config::Config;
 use self::forward::{BadAddress, Client};
-use self::link::{Connector, LinkState};
+use self::link::{Connector, LinkState, Resolver};
 use self::metrics::Metrics;
 use self::pump::Pump;
 use self::source::{EventSource, ZmqOptions, ZmqSource};
@@ -140,6 +141,12 @@ impl Builder {
     /// Serves probes and metrics on a listener that is already bound, instead of the address of the configuration.
     pub fn health_listener(mut self, listener: TcpListener) -> Self {
         self.listener = Some(listener);
+        self
+    }
+
+    /// Finds the server's addresses in another way than the system does.
+    pub fn resolver(mut self, resolver: Resolver) -> Self {
+        self.connector.0 = self.connector.0.resolver(resolver);
         self
     }
 
@@ -228,14 +235,10 @@ impl Subscriber {
         if let Some(stats) = stats {
             tasks.spawn(stats.run(ended.clone()));
         }
-        let health = serve_health(listener, config.health_bind_address.clone(), metrics.clone(), ended.clone());
-        let pump = Pump::new(config, source, decoder, client, metrics, ears);
-        let events = async {
-            let drained = pump.run(shutdown).await;
-            ended.cancel();
-            drained
-        };
-        let (drained, ()) = tokio::join!(events, health);
+        // A task of its own: probes are answered however much the engine says.
+        tasks.spawn(serve_health(listener, config.health_bind_address.clone(), metrics.clone(), ended.clone()));
+        let drained = Pump::new(config, source, decoder, client, metrics, ears).run(shutdown).await;
+        ended.cancel();
         while tasks.join_next().await.is_some() {}
         if drained { Drained::Completely } else { Drained::Partly }
     }

@@ -25,8 +25,8 @@ use super::stats::Ears;
 use super::window::Outgoing;
 use crate::kvevents::EngineDecoder;
 
-/// Messages that are applied in a row before anything else is looked at.
-const BURST: usize = 256;
+/// Messages that are applied in a row before anything else is looked at, and how long that may take.
+const BURST: (usize, Duration) = (256, Duration::from_millis(5));
 /// How often silence and the age of beliefs are looked at.
 const CHECK: Duration = Duration::from_secs(5);
 /// What is queued may take this long to leave when the process ends.
@@ -125,14 +125,23 @@ impl Pump {
             tokio::select! {
                 () = &mut shutdown => break,
                 event = self.source.next() => match event {
-                    Some(event) => self.events(event),
+                    Some(event) => {
+                        self.events(event);
+                        // A flood never lets the source run dry, and whoever shares the thread must get on.
+                        tokio::task::yield_now().await;
+                    }
                     None => {
                         tracing::error!("the source of engine messages has ended");
                         shutdown.as_mut().await;
                         break;
                     }
                 },
-                Some(ended) = self.calls.join_next_with_id() => self.call_ended(ended),
+                Some(ended) = self.calls.join_next_with_id() => {
+                    self.call_ended(ended);
+                    while let Some(ended) = self.calls.try_join_next_with_id() {
+                        self.call_ended(ended);
+                    }
+                }
                 Ok(()) = self.link.changed() => self.link_changed(),
                 () = sleep(wake), if wake.is_some() => {
                     self.flush_if_due();
@@ -172,7 +181,11 @@ impl Pump {
 
     fn events(&mut self, first: SourceEvent) {
         self.event(first);
-        for _ in 1..BURST {
+        let until = Instant::now() + BURST.1;
+        for _ in 1..BURST.0 {
+            if Instant::now() >= until {
+                break;
+            }
             let Some(event) = self.source.try_next() else { break };
             self.event(event);
         }
@@ -190,9 +203,13 @@ impl Pump {
                     self.metrics.reconnects.inc();
                 }
                 self.metrics.connected.with_label_values(&[&connection.to_string()]).set(1);
+                let now = self.now();
+                self.ingest.rejoined(connection, now.ticks);
+                self.tend_replays(now);
             }
             SourceEvent::Lost { connection } => {
                 self.silence.lost(connection);
+                self.ingest.parted(connection, self.now().ticks);
                 self.metrics.connected.with_label_values(&[&connection.to_string()]).set(0);
                 self.warn("engine connection lost", |message, suppressed| {
                     tracing::warn!(connection, suppressed, "{message}");
@@ -208,6 +225,9 @@ impl Pump {
                 });
             }
             SourceEvent::Failed { connection, receiving, error } => {
+                if receiving {
+                    self.ingest.parted(connection, self.now().ticks);
+                }
                 let (message, now) = (
                     if receiving { "zmq recv failed; reconnecting" } else { "zmq dial failed; retrying" },
                     Instant::now(),
@@ -313,10 +333,11 @@ impl Pump {
     fn replays_expire(&mut self) {
         let now = self.now();
         if self.ingest.wake_at().is_some_and(|at| at <= now.ticks) {
-            self.warn("engine did not replay what was missed", |message, suppressed| {
-                tracing::warn!(err = "no answer", suppressed, "{message}");
-            });
-            self.ingest.tick(now.ticks, &mut self.out, &mut self.notices);
+            if self.ingest.tick(now.ticks, &mut self.out, &mut self.notices) > 0 {
+                self.warn("engine did not replay what was missed", |message, suppressed| {
+                    tracing::warn!(err = "no answer", suppressed, "{message}");
+                });
+            }
             self.applied(now);
         }
     }

@@ -43,6 +43,19 @@ impl Writer {
         self
     }
 
+    /// Bytes, such as a hash.
+    pub fn bin(&mut self, bytes: &[u8]) -> &mut Self {
+        match bytes.len() {
+            byte @ 0..256 => self.bytes.extend([0xc4, low(byte)]),
+            long => {
+                self.bytes.push(0xc6);
+                self.bytes.extend(four(long));
+            }
+        }
+        self.bytes.extend(bytes);
+        self
+    }
+
     /// `nil`.
     pub fn nil(&mut self) -> &mut Self {
         self.bytes.push(0xc0);

@@ -18,7 +18,10 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn start(config: Config) -> Self {
-        let subscriber = Subscriber::builder(config).build().expect("a usable configuration");
+        Self::run(Subscriber::builder(config).build().expect("a usable configuration"))
+    }
+
+    pub(crate) fn run(subscriber: Subscriber) -> Self {
         let metrics = subscriber.metrics();
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(subscriber.run(async {

@@ -37,7 +37,7 @@ pub(crate) struct Stack {
     server: Option<Process>,
     /// Engines started so far: each sees the prompts in another order.
     runs: u32,
-    /// Lost batches that the subscriber had counted when the engine started.
+    /// Losses that the subscriber had counted when the engine started.
     lost_before: f64,
 }
 
@@ -259,10 +259,11 @@ impl Stack {
 
     fn lost(&self) -> f64 {
         let page = exchange("GET", self.ports.health, "/metrics", "", SHORT).unwrap_or_default();
-        sample(&page, "inferencecache_subscriber_lost_batches_total").unwrap_or(0.0)
+        let count = |name: &str| sample(&page, &format!("inferencecache_subscriber_{name}")).unwrap_or(0.0);
+        count("lost_batches_total") + count("unproven_publishers_total")
     }
 
-    /// Whether the subscriber itself says that nothing of the present engine was lost.
+    /// Whether the subscriber itself says that nothing of the present engine was lost or left in doubt.
     pub(crate) fn nothing_lost(&self) -> bool {
         self.lost() <= self.lost_before
     }

@@ -117,17 +117,14 @@ impl BlockMap {
                 continue;
             };
             if let Some(pair) = self.blocks.pair(id) {
-                if self.blocks.add_copies(id, origin.place, 1) {
-                    self.pairs.add_copy(pair, origin.tier);
-                }
-                self.confirm(id);
-                self.report(pair, origin.tier, out);
+                self.one_more(id, pair, origin, out);
             } else {
                 // Counted, so that the removal of this copy is not taken for that of the last one.
                 self.tally.unresolved += 1;
                 self.opaque(origin.home, origin.place, hash);
             }
         }
+        self.flush_cooler(Vec::new(), &mut out.ops);
         if unknown {
             out.notices.push(nothing_indexed(event));
         }
@@ -194,11 +191,7 @@ impl BlockMap {
                             agrees = false;
                             *prefix = self.prefix_of(pair);
                         }
-                        if self.blocks.add_copies(id, origin.place, 1) {
-                            self.pairs.add_copy(pair, origin.tier);
-                        }
-                        self.confirm(id);
-                        self.report(pair, origin.tier, out);
+                        self.one_more(id, pair, origin, out);
                         return agrees;
                     }
                     let mut cooler = Vec::new();
@@ -225,6 +218,32 @@ impl BlockMap {
         self.confirm(id);
         self.report(pair, origin.tier, out);
         agrees
+    }
+
+    /// One more copy of an indexed block. The copies counted before a batch was lost may be gone: beside the one that was
+    /// just stored, they would be believed as long as it is.
+    fn one_more(&mut self, id: BlockId, pair: super::PairId, origin: Origin, out: &mut Outcome) {
+        let before = self.pairs.report(pair);
+        if self.blocks.epoch(id) != self.streams.get(StreamId(origin.home.stream)).epoch {
+            for place in self.blocks.places(id) {
+                self.pairs.remove_copy(pair, self.places.tier(place));
+            }
+            self.blocks.take_copies(id);
+        }
+        if self.blocks.add_copies(id, origin.place, 1) {
+            self.pairs.add_copy(pair, origin.tier);
+        }
+        self.confirm(id);
+        match (before, self.pairs.tier(pair)) {
+            (Some(before), None) => {
+                let sent = self.pairs.sent(pair);
+                self.evict(before, sent, &mut out.ops);
+            }
+            (Some(before), Some(tier)) if tier > before.tier => {
+                out.ops.push(Op::Downgrade(vec![Report { tier, ..before }]));
+            }
+            _ => self.report(pair, origin.tier, out),
+        }
     }
 
     fn all_opaque<'p>(&mut self, home: Home, place: Place, hashes: impl Iterator<Item = BlockHash<'p>>) {

@@ -19,14 +19,18 @@
 //!
 //! Two publishers cannot be told apart by number and time alone when a clock was set back. So a frame 0 after another one
 //! is always a restart, and so are two frames in a row of which the first fell and differs from what came under its number,
-//! and the second continues it and is no duplicate either. A refused dial after a connection that stood is proof: the next frame is a restart whatever it says ([`Sequences::gone`]).
+//! and the second continues it and is no duplicate either. A refused dial after a connection that stood is proof: the next
+//! frame is a restart whatever it says ([`Sequences::gone`]). A connection that comes back proves nothing: there the publisher
+//! is asked for the last frame that was heard, and without an answer what is known stays in doubt ([`Sequences::rejoined`]).
 
 mod held;
 mod prints;
+mod proof;
 mod replay;
 mod stream;
 
 pub use held::{Held, MAX_HELD_BYTES};
+pub use proof::{AWAY, QUIET};
 pub use replay::{PAUSE, ReplayEnd, ReplayId, Request, SILENCE, WHOLE};
 
 use std::collections::BTreeMap;
@@ -81,12 +85,14 @@ pub struct Step {
     pub begins: Option<Beginning>,
     /// Batches that are missing for good. What was known before may have been removed by them.
     pub lost: u64,
+    /// The publisher may be another one than was heard. What was known before is in doubt.
+    pub unproven: bool,
     /// What to do with the frame.
     pub verdict: Verdict,
 }
 
 impl Step {
-    const IGNORE: Self = Self { restarted: false, begins: None, lost: 0, verdict: Verdict::Ignore };
+    const IGNORE: Self = Self { restarted: false, begins: None, lost: 0, unproven: false, verdict: Verdict::Ignore };
 }
 
 /// Counts since the start.
@@ -102,6 +108,8 @@ pub struct SequenceTally {
     pub duplicates: u64,
     /// Publishers that turned out to be new ones.
     pub restarts: u64,
+    /// Times that a stream was in doubt because its connection had been lost and nothing showed whose it was afterwards.
+    pub unproven: u64,
     /// Live frames dropped because too much was waiting for a replay.
     pub dropped: u64,
 }
@@ -142,7 +150,7 @@ impl Sequences {
 
     /// Adds the stream that the map has just created: they are numbered alike.
     pub fn add(&mut self, connection: u16) {
-        self.links.entry(connection).or_default();
+        self.links.entry(connection).or_default().streams += 1;
         self.streams.push(Stream::new(connection));
     }
 
@@ -177,9 +185,11 @@ impl Sequences {
 
     /// Judges a live frame. Afterwards [`next_held`](Self::next_held) may have something.
     pub fn live(&mut self, id: StreamId, frame: Frame, now: Ticks) -> Step {
-        match self.streams.get(id.index()) {
-            Some(stream) if stream.wait.is_some() => Step { verdict: Verdict::Hold, ..Step::default() },
-            _ => self.judge(id, frame, now),
+        let Some(stream) = self.streams.get_mut(id.index()) else { return Step::default() };
+        (stream.heard, stream.looked) = (now, false);
+        match stream.wait {
+            Some(_) => Step { verdict: Verdict::Hold, ..Step::default() },
+            None => self.judge(id, frame, now),
         }
     }
 
@@ -205,6 +215,11 @@ impl Sequences {
     pub fn hold(&mut self, id: StreamId, held: Held) {
         let Some(stream) = self.streams.get_mut(id.index()) else { return };
         if self.budget.take(&held) {
+            let link = self.links.get_mut(&stream.connection);
+            if let Some(replay) = link.and_then(|link| link.outstanding.as_mut()).filter(|r| Some(r.id) == stream.wait)
+            {
+                replay.leads_to(&held.frame, stream.last);
+            }
             stream.held.push_back(held);
         } else {
             self.tally.dropped += 1;
@@ -266,8 +281,9 @@ impl Sequences {
         let Some(missing) = frame.sequence.checked_sub(last).and_then(|ahead| ahead.checked_sub(1)) else {
             return self.fell(id, &frame);
         };
+        let told = self.streams.get_mut(id.index()).is_some_and(|stream| std::mem::take(&mut stream.gap_told));
         if missing > 0 {
-            self.tally.gaps += 1;
+            self.tally.gaps += u64::from(!told);
             if self.ask(id, last + 1, &frame, now) {
                 return Step { verdict: Verdict::Hold, ..Step::default() };
             }

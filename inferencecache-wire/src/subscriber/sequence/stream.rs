@@ -6,6 +6,7 @@ use inferencecache_core::time::Micros;
 
 use super::prints::Prints;
 use super::{Frame, Held, ReplayId};
+use crate::subscriber::blockmap::Ticks;
 
 #[derive(Debug)]
 pub(super) struct Stream {
@@ -15,6 +16,12 @@ pub(super) struct Stream {
     /// Time of the last frame that had one.
     pub(super) last_at: Micros,
     pub(super) prints: Prints,
+    /// When it was last heard, or something was last asked for it.
+    pub(super) heard: Ticks,
+    /// A replay showed that something was missed before a live frame could; that frame may show more of the same.
+    pub(super) gap_told: bool,
+    /// The silence since then has been looked into.
+    pub(super) looked: bool,
     /// A frame that fell, and that differs from what came under its number.
     pub(super) fallen: Option<Held>,
     /// The publisher is known to be gone.
@@ -34,6 +41,9 @@ impl Stream {
             last: None,
             last_at: 0,
             prints: Prints::default(),
+            heard: 0,
+            gap_told: false,
+            looked: false,
             fallen: None,
             gone: false,
             wait: None,

@@ -23,6 +23,8 @@ const SILENCE: Duration = Duration::from_secs(1);
 const REFUSAL: Duration = Duration::from_secs(1);
 /// Messages read in a row before the monitor is looked at again.
 const BURST: usize = 1000;
+/// What may wait to be told while a connection's last messages are read.
+const MAX_NEWS: usize = 64;
 
 /// How a [`ZmqSource`](super::ZmqSource) receives from one publisher.
 #[derive(Debug, Clone)]
@@ -134,6 +136,7 @@ impl Reader {
         // After a breach of protocol (a frame that is too large, junk in the handshake) libzmq gives a dialled peer up for
         // good and says nothing more. A socket that does not announce its next attempt is replaced.
         let mut given_up: Option<Instant> = None;
+        let mut news = Vec::new();
         while !self.stopped() {
             if given_up.is_some_and(|since| since.elapsed() > SILENCE) {
                 return Err(zmq::Error::EPROTO);
@@ -143,28 +146,36 @@ impl Reader {
                 Ok(_) | Err(zmq::Error::EINTR) => {}
                 Err(error) => return Err(error),
             }
-            while let Some(event) = monitor.next()? {
-                match event {
-                    DISCONNECTED | FAILED_NO_DETAIL | FAILED_PROTOCOL | FAILED_AUTH if !binding => {
-                        given_up = Some(Instant::now());
-                    }
-                    HANDSHAKE_SUCCEEDED | CONNECT_RETRIED => given_up = None,
-                    _ => {}
-                }
-                if self.connection_event(event, binding, receiving).is_err() {
-                    return Ok(());
-                }
-            }
             for _ in 0..BURST {
-                match receive(&socket) {
-                    Ok(message) => {
-                        self.backoff = self.options.backoff;
-                        if message.is_some_and(|message| self.hand_over(message).is_err()) {
+                let message = match receive(&socket) {
+                    Ok(message) => Some(message),
+                    Err(zmq::Error::EAGAIN | zmq::Error::EINTR) => None,
+                    Err(error) => return Err(error),
+                };
+                // Looked at after each message: what a connection brings is queued behind the news of it.
+                while let Some(event) = monitor.next()? {
+                    news.push(event);
+                }
+                // What came over a connection that is lost is still to be read, so its loss is told once nothing is left,
+                // or once there is a new one.
+                if message.is_none() || news.contains(&HANDSHAKE_SUCCEEDED) || news.len() >= MAX_NEWS {
+                    for event in news.drain(..) {
+                        match event {
+                            DISCONNECTED | FAILED_NO_DETAIL | FAILED_PROTOCOL | FAILED_AUTH if !binding => {
+                                given_up = Some(Instant::now());
+                            }
+                            HANDSHAKE_SUCCEEDED | CONNECT_RETRIED => given_up = None,
+                            _ => {}
+                        }
+                        if self.connection_event(event, binding, receiving).is_err() {
                             return Ok(());
                         }
                     }
-                    Err(zmq::Error::EAGAIN | zmq::Error::EINTR) => break,
-                    Err(error) => return Err(error),
+                }
+                let Some(message) = message else { break };
+                self.backoff = self.options.backoff;
+                if message.is_some_and(|message| self.hand_over(message).is_err()) {
+                    return Ok(());
                 }
             }
         }
