@@ -119,6 +119,19 @@ fn where_nobody_can_be_asked_a_loss_is_a_doubt_at_once() {
 }
 
 #[test]
+fn what_came_without_numbers_is_in_doubt_once_its_connection_is_lost() {
+    for before in [true, false] {
+        let (mut sequences, ids) = heard(true, if before { 1 } else { 0 });
+        let ids = if before { ids } else { vec![BlockMap::new(Rules::default()).stream(0, None).0] };
+        if !before {
+            sequences.add(0);
+        }
+        sequences.unnumbered(ids[0]);
+        assert_eq!(sequences.parted(0, 10), ids);
+    }
+}
+
+#[test]
 fn a_connection_that_stays_away_leaves_doubt_and_is_asked_all_the_same() {
     let (mut sequences, ids) = heard(true, 1);
     assert_eq!(sequences.parted(0, 10), []);

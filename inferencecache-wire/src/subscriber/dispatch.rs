@@ -19,14 +19,18 @@
 //!
 //! A pure machine: time is passed in, calls are made by the caller.
 
+mod call;
+mod repeat;
+
+pub use call::{Call, CallId, Ended, Now};
+
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use inferencecache_core::time::Micros;
-
-use super::blockmap::{AdapterId, BlockMap, Doubt, Report, Ticks};
-use super::reannounce::{MAX_PART, Schedule};
+use self::repeat::Sweep;
+use super::blockmap::{BlockMap, Report};
+use super::reannounce::Schedule;
 use super::recovery::{Next, Recovery, Traffic};
 use super::window::{Delivery, Outgoing};
 
@@ -34,61 +38,6 @@ use super::window::{Delivery, Outgoing};
 pub const MAX_EVICTIONS: usize = 64;
 /// Entries and events that may queue up while the server is slow; beyond it they fold back into the map.
 pub const MAX_QUEUED: usize = 65_536;
-/// How often a part of everything held is reported again, and in how many parts at most.
-const SWEEP: (Duration, usize) = (Duration::from_millis(100), 95);
-/// Places of the map that one part covers at least.
-const SWEEP_STEP: usize = 256;
-
-/// One call to the server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Call {
-    /// `ReportCacheState`.
-    Report {
-        /// Time of the update; 0 is the server's now.
-        at: Micros,
-        /// Its entries; any number.
-        entries: Arc<Vec<Report>>,
-    },
-    /// `PublishEvent` of `PREFIX_EVICTED`.
-    Evict {
-        /// Time of the event.
-        at: Micros,
-        /// Digest of the pair.
-        digest: u64,
-        /// Partition of the pair.
-        adapter: AdapterId,
-    },
-    /// `PublishEvent` of `ALL_CLEARED`.
-    Clear {
-        /// Time of the event.
-        at: Micros,
-    },
-}
-
-/// Names a call between its start and its end.
-pub type CallId = u64;
-
-/// How a call ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
-    /// The server has accepted it.
-    Accepted,
-    /// It failed, but may have reached the server.
-    Failed,
-    /// It failed, and there was no connection at any time.
-    NeverSent,
-}
-
-/// The moment, on the three clocks that matter.
-#[derive(Debug, Clone, Copy)]
-pub struct Now {
-    /// For waits.
-    pub instant: Instant,
-    /// For reports made from the map.
-    pub wall: Micros,
-    /// For [`BlockMap::repeats`].
-    pub ticks: Ticks,
-}
 
 #[derive(Debug)]
 struct Queued {
@@ -103,13 +52,6 @@ struct InFlight {
     downgrade: bool,
 }
 
-#[derive(Debug)]
-struct Sweep {
-    next: usize,
-    step: usize,
-    due: Instant,
-}
-
 /// The machine. It shares the map with the one that fills it.
 #[derive(Debug, Default)]
 pub struct Dispatcher {
@@ -120,7 +62,8 @@ pub struct Dispatcher {
     queued_events: usize,
     in_flight: BTreeMap<CallId, InFlight>,
     evicting: HashSet<u64>,
-    reporting: Option<HashSet<u64>>,
+    /// Digests of the report in flight.
+    reporting: Option<HashSet<u64, foldhash::fast::RandomState>>,
     clearing: bool,
     recovery: Option<Recovery>,
     sweep: Option<Sweep>,
@@ -231,7 +174,7 @@ impl Dispatcher {
     pub fn wake_at(&self) -> Option<Instant> {
         match (&self.recovery, &self.sweep) {
             (Some(recovery), _) => self.in_flight.is_empty().then(|| recovery.not_before()),
-            (None, Some(sweep)) => Some(sweep.due),
+            (None, Some(sweep)) => Some(sweep.due()),
             (None, None) if self.may_reannounce() => self.reannounce.as_ref().and_then(Schedule::wake),
             (None, None) => None,
         }
@@ -258,16 +201,6 @@ impl Dispatcher {
         self.queued_evictions + self.evicting.len() + self.recovery.as_ref().map_or(0, Recovery::withdrawals)
     }
 
-    /// Places of the map that a full report has still to cover.
-    #[must_use]
-    pub fn sweep_left(&self, map: &BlockMap) -> usize {
-        match &self.sweep {
-            Some(sweep) => map.places().saturating_sub(sweep.next),
-            None if self.sweep_wanted => map.places(),
-            None => 0,
-        }
-    }
-
     /// Entries that are queued or in flight, and what a full report has still to cover.
     #[must_use]
     pub fn pending_reports(&self, map: &BlockMap) -> usize {
@@ -287,6 +220,8 @@ impl Dispatcher {
     // === private ===
 
     fn start(&mut self, ordinal: Option<u64>, call: Call, downgrade: bool, map: &mut BlockMap) -> (CallId, Call) {
+        let id = self.next_id;
+        self.next_id += 1;
         match &call {
             Call::Report { entries, .. } => {
                 self.reporting = Some(entries.iter().map(|entry| entry.digest).collect());
@@ -303,8 +238,6 @@ impl Dispatcher {
             }
             Call::Clear { .. } => self.clearing = true,
         }
-        let id = self.next_id;
-        self.next_id += 1;
         self.in_flight.insert(id, InFlight { ordinal, call: call.clone(), downgrade });
         (id, call)
     }
@@ -371,61 +304,6 @@ impl Dispatcher {
                 self.recovery = None;
                 None
             }
-        }
-    }
-
-    /// Queues the next part of a full report when it is due.
-    fn continue_sweep(&mut self, map: &mut BlockMap, now: Now) {
-        if std::mem::take(&mut self.sweep_wanted) && !self.hurrying {
-            let step = map.places().div_ceil(SWEEP.1).max(SWEEP_STEP);
-            self.sweep = Some(Sweep { next: 0, step, due: now.instant });
-            self.sweeps += 1;
-            map.begin_round();
-        }
-        let Some(sweep) = &mut self.sweep else { return };
-        if now.instant < sweep.due {
-            return;
-        }
-        let mut entries = Vec::new();
-        map.repeat(sweep.next..sweep.next + sweep.step, Doubt::Suspect, &mut entries);
-        sweep.next += sweep.step;
-        sweep.due = now.instant + SWEEP.0;
-        if sweep.next >= map.places() {
-            self.sweep = None;
-            if let Some(schedule) = &mut self.reannounce {
-                schedule.restart();
-            }
-        }
-        self.queue_entries(entries, now);
-    }
-
-    /// Queues what is due to be reported again.
-    fn continue_reannouncing(&mut self, map: &mut BlockMap, now: Now) {
-        if !self.may_reannounce() {
-            return;
-        }
-        let Some(part) = self.reannounce.as_mut().and_then(|schedule| schedule.part(map.places(), now.instant)) else {
-            return;
-        };
-        if part.first {
-            map.begin_round();
-        }
-        let mut entries = Vec::new();
-        map.repeat(part.places, Doubt::None, &mut entries);
-        self.reannounced += entries.len() as u64;
-        self.queue_entries(entries, now);
-    }
-
-    /// A full report covers it, and a server that is slow must not be given more.
-    fn may_reannounce(&self) -> bool {
-        self.sweep.is_none() && !self.hurrying && self.queued < MAX_PART
-    }
-
-    fn queue_entries(&mut self, entries: Vec<Report>, now: Now) {
-        if !entries.is_empty() {
-            let delivery = Delivery::Report { at: now.wall, entries, downgrade: false };
-            self.queued += weight(&delivery);
-            self.queue.push_back(Queued { ordinal: None, delivery });
         }
     }
 }

@@ -8,21 +8,21 @@
 //! Every batch gets an ordinal, counted over all streams. Deliveries carry the ordinal of the batch they answer for;
 //! [`Ingest::progress`] turns the oldest one that is not settled back into engine sequences.
 
-use std::collections::VecDeque;
+mod batch;
+mod state;
+
 use std::hash::BuildHasher;
 
 use foldhash::fast::RandomState;
 use inferencecache_core::time::Micros;
 
+use self::batch::{Current, Decoded, Origin};
+use self::state::State;
 use super::blockmap::{BlockMap, Notice, Op, Outcome, StreamId, Ticks};
 use super::config::Rules;
-use super::sequence::{Frame, Held, ReplayEnd, ReplayId, Request, SequenceTally, Sequences, Step, Verdict};
+use super::sequence::{Frame, ReplayEnd, ReplayId, Request, SequenceTally, Sequences, Verdict};
 use super::window::{Outgoing, Window};
-use crate::kvevents::{BatchError, BatchHead, BatchSink, EngineDecoder, EngineEvent, Malformed};
-
-/// Batches per stream whose sequence is remembered until the server has acknowledged them. Beyond it every second one is
-/// forgotten, so that the figure of [`Ingest::progress`] gets coarser while the server lags; it never runs ahead.
-const HISTORY: usize = 4096;
+use crate::kvevents::{BatchError, EngineDecoder};
 
 /// One message of the engine.
 #[derive(Debug, Clone, Copy)]
@@ -67,36 +67,11 @@ pub struct Progress {
     pub ordinal: u64,
 }
 
-#[derive(Debug, Default)]
-struct History {
-    connection: u16,
-    rank: Option<i64>,
-    settled: Option<u64>,
-    /// Ordinal of the batch that is `settled`.
-    ordinal: u64,
-    /// (ordinal, sequence) of batches that are not known to be settled, oldest first.
-    open: VecDeque<(u64, u64)>,
-}
-
 /// Decoder, map and window in one, fed by the receive task.
 #[derive(Debug)]
 pub struct Ingest<D> {
     decoder: D,
     state: State,
-}
-
-#[derive(Debug)]
-struct State {
-    map: BlockMap,
-    window: Window,
-    sequences: Sequences,
-    hasher: RandomState,
-    /// Ordinal of the current batch.
-    ordinal: u64,
-    tally: EventTally,
-    histories: Vec<History>,
-    outcome: Outcome,
-    refresh_min: Ticks,
 }
 
 impl<D: EngineDecoder> Ingest<D> {
@@ -304,25 +279,7 @@ impl<D: EngineDecoder> Ingest<D> {
     /// Says that every delivery with an ordinal below `oldest` is settled (all of them when `None`), and returns how far
     /// each stream has come.
     pub fn progress(&mut self, oldest: Option<u64>) -> impl Iterator<Item = Progress> + '_ {
-        let oldest = match (oldest, self.state.window.ordinal()) {
-            (Some(a), Some(b)) => a.min(b),
-            (a, b) => a.or(b).unwrap_or(u64::MAX),
-        };
-        self.state.histories.iter_mut().map(move |history| {
-            while let Some(&(ordinal, sequence)) = history.open.front() {
-                if ordinal >= oldest {
-                    break;
-                }
-                (history.settled, history.ordinal) = (Some(sequence), ordinal);
-                history.open.pop_front();
-            }
-            Progress {
-                connection: history.connection,
-                rank: history.rank,
-                sequence: history.settled,
-                ordinal: history.ordinal,
-            }
-        })
+        self.state.progress(oldest)
     }
 }
 
@@ -381,175 +338,5 @@ impl<D: EngineDecoder> Ingest<D> {
                 }
             }
         }
-    }
-}
-
-impl State {
-    /// Does what comes before a frame.
-    fn change(&mut self, stream: StreamId, step: &Step, out: &mut Vec<Outgoing>) {
-        if step.restarted {
-            self.window.flush(out);
-            self.map.forget(stream, &mut self.outcome);
-            self.push(0, 0, out);
-        }
-        if let Some(begins) = step.begins {
-            self.map.set_fresh(stream, begins.fresh);
-            if begins.clear {
-                self.window.push(Op::Clear, 0, self.ordinal, out);
-            }
-        }
-        if step.lost > 0 || step.unproven {
-            self.map.unconfirm(stream);
-        }
-    }
-
-    /// Keeps a frame that was judged to wait.
-    fn keep(&mut self, stream: StreamId, decoded: &Decoded, payload: Option<&[u8]>) {
-        let held = || Held { frame: decoded.frame, payload: payload.map(<[u8]>::to_vec) };
-        match decoded.verdict {
-            Verdict::Hold => self.sequences.hold(stream, held()),
-            Verdict::Suspect => self.sequences.suspect(stream, held()),
-            Verdict::Apply | Verdict::Ignore => {}
-        }
-    }
-
-    /// A batch of the stream, or perhaps of another one of its connection, was lost under this number.
-    fn unreadable(&mut self, connection: u16, stream: StreamId, sequence: u64) {
-        self.map.lost_batch(connection);
-        self.remember(stream, sequence);
-    }
-
-    /// Hands on what an event has led to.
-    fn push(&mut self, at: Micros, now: Ticks, out: &mut Vec<Outgoing>) {
-        for op in self.outcome.ops.drain(..) {
-            match &op {
-                Op::Add { report, again } => {
-                    if !again && self.map.repeats(report, now, self.refresh_min) {
-                        continue;
-                    }
-                    self.map.hand_on(report);
-                }
-                Op::Downgrade(reports) => reports.iter().for_each(|report| self.map.hand_on(report)),
-                Op::Evict { .. } | Op::Clear => {}
-            }
-            self.window.push(op, at, self.ordinal, out);
-        }
-    }
-
-    fn remember(&mut self, stream: StreamId, sequence: u64) {
-        let open = &mut self.histories[stream.index()].open;
-        if open.len() >= HISTORY {
-            let mut keep = false;
-            open.retain(|_| {
-                keep = !keep;
-                keep
-            });
-        }
-        open.push_back((self.ordinal, sequence));
-    }
-}
-
-/// Where a batch comes from.
-#[derive(Debug, Clone, Copy)]
-enum Origin {
-    Live,
-    /// It was held, and may be applied now.
-    Judged,
-    Reply(ReplayId, StreamId),
-}
-
-/// What became of a message.
-#[derive(Debug, Clone, Copy)]
-struct Decoded {
-    result: Result<(), BatchError>,
-    stream: Option<StreamId>,
-    frame: Frame,
-    verdict: Verdict,
-    end: Option<ReplayEnd>,
-    numbered: bool,
-}
-
-/// A batch while it is being decoded.
-struct Current<'a> {
-    state: &'a mut State,
-    message: Message<'a>,
-    origin: Origin,
-    now: Ticks,
-    out: &'a mut Vec<Outgoing>,
-    stream: Option<StreamId>,
-    frame: Frame,
-    verdict: Verdict,
-    end: Option<ReplayEnd>,
-}
-
-impl Current<'_> {
-    fn judge(&mut self, stream: StreamId) {
-        let sequences = &mut self.state.sequences;
-        let step = match self.origin {
-            Origin::Judged => Step::default(),
-            Origin::Live if self.message.sequence.is_some() => sequences.live(stream, self.frame, self.now),
-            Origin::Live => {
-                sequences.unnumbered();
-                self.state.map.set_fresh(stream, false);
-                Step::default()
-            }
-            // An engine speaks for one rank; another one's batches are none of ours.
-            Origin::Reply(_, wanted) if wanted != stream => Step { verdict: Verdict::Ignore, ..Step::default() },
-            Origin::Reply(id, _) => {
-                let (step, end) = sequences.reply(id, self.frame, self.now);
-                self.end = end;
-                step
-            }
-        };
-        self.state.change(stream, &step, self.out);
-        self.verdict = step.verdict;
-    }
-}
-
-impl BatchSink for Current<'_> {
-    fn batch(&mut self, head: BatchHead) {
-        let (state, connection) = (&mut *self.state, self.message.connection);
-        let stream = match self.origin {
-            Origin::Reply(..) => state.map.known_stream(connection, head.rank),
-            Origin::Live | Origin::Judged => {
-                let (stream, new) = state.map.stream(connection, head.rank);
-                if new {
-                    state.sequences.add(connection);
-                    state.histories.push(History { connection, rank: head.rank, ..History::default() });
-                }
-                Some(stream)
-            }
-        };
-        self.frame.at = head.timestamp;
-        self.stream = stream;
-        if let Some(stream) = stream {
-            self.judge(stream);
-        }
-    }
-
-    fn wanted(&self) -> bool {
-        self.verdict == Verdict::Apply
-    }
-
-    fn event(&mut self, event: Result<EngineEvent<'_>, Malformed>) {
-        let (state, Some(stream)) = (&mut *self.state, self.stream) else { return };
-        if self.verdict != Verdict::Apply {
-            return;
-        }
-        let tally = &mut state.tally;
-        match &event {
-            Ok(EngineEvent::Stored(_)) => tally.stored += 1,
-            Ok(EngineEvent::Removed(_)) => tally.removed += 1,
-            Ok(EngineEvent::Cleared) => tally.cleared += 1,
-            Ok(EngineEvent::Unknown) => tally.unknown += 1,
-            Err(Malformed) => {
-                tally.bad_events += 1;
-                state.map.malformed(stream);
-                return;
-            }
-        }
-        let Ok(event) = event else { return };
-        state.map.apply(stream, &event, &mut state.outcome);
-        state.push(self.frame.at, self.now, self.out);
     }
 }

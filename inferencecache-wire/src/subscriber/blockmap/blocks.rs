@@ -3,12 +3,15 @@
 //! A block takes 40 bytes, plus about 10 in the index, plus its pair. Hashes of 8 bytes stay inline; 32-byte ones and odd
 //! lengths live in slabs of their own, so that a store allocates nothing once the slabs have grown.
 
+mod one;
+mod slab;
+
 use std::hash::{BuildHasher, Hasher};
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
-use super::pairs::PairId;
+use self::slab::{Slab, index};
 use super::places::Place;
 use crate::kvevents::{BlockHash, MAX_HASH_BYTES};
 
@@ -259,119 +262,6 @@ impl Blocks {
         (0..).zip(&self.slots).filter(|(_, block)| block.shape & FREE == 0).map(|(slot, _)| BlockId(slot))
     }
 
-    // === one block ===
-
-    pub(super) fn hash(&self, id: BlockId) -> BlockHash<'_> {
-        self.hash_of(&self.slots[id.0 as usize])
-    }
-
-    pub(super) fn home(&self, id: BlockId) -> Home {
-        self.slots[id.0 as usize].home
-    }
-
-    pub(super) fn pair(&self, id: BlockId) -> Option<PairId> {
-        let pair = self.slots[id.0 as usize].pair;
-        (pair != NONE).then_some(PairId(pair))
-    }
-
-    pub(super) fn set_pair(&mut self, id: BlockId, pair: Option<PairId>) {
-        let block = &mut self.slots[id.0 as usize];
-        let was = block.pair != NONE;
-        block.pair = pair.map_or(NONE, |pair| pair.0);
-        match (was, pair.is_some()) {
-            (false, true) => self.indexed += 1,
-            (true, false) => self.indexed -= 1,
-            _ => {}
-        }
-    }
-
-    pub(super) fn block_size(&self, id: BlockId) -> u32 {
-        self.slots[id.0 as usize].shape >> SIZE_SHIFT
-    }
-
-    pub(super) fn set_block_size(&mut self, id: BlockId, size: u32) {
-        let block = &mut self.slots[id.0 as usize];
-        block.shape = block.shape & ((1 << SIZE_SHIFT) - 1) | size << SIZE_SHIFT;
-    }
-
-    pub(super) fn is_suspect(&self, id: BlockId) -> bool {
-        self.slots[id.0 as usize].shape & SUSPECT != 0
-    }
-
-    pub(super) fn set_suspect(&mut self, id: BlockId) {
-        self.slots[id.0 as usize].shape |= SUSPECT;
-    }
-
-    pub(super) fn is_doubted(&self, id: BlockId) -> bool {
-        self.slots[id.0 as usize].shape & DOUBTED != 0
-    }
-
-    pub(super) fn set_doubted(&mut self, id: BlockId) {
-        self.slots[id.0 as usize].shape |= DOUBTED;
-    }
-
-    pub(super) fn epoch(&self, id: BlockId) -> u16 {
-        self.slots[id.0 as usize].epoch
-    }
-
-    pub(super) fn set_epoch(&mut self, id: BlockId, epoch: u16) {
-        self.slots[id.0 as usize].epoch = epoch;
-    }
-
-    /// The engine has just said that the block is there: it becomes the newest, and beyond doubt.
-    pub(super) fn confirm(&mut self, id: BlockId, epoch: u16) {
-        let block = &mut self.slots[id.0 as usize];
-        block.shape = block.shape & !(SUSPECT | DOUBTED | STAMP) | self.clock << STAMP_SHIFT;
-        block.epoch = epoch;
-        self.unlink(id.0);
-        self.append(id.0);
-    }
-
-    /// Adds copies of an indexed block. `true` when the place is a new one for it.
-    pub(super) fn add_copies(&mut self, id: BlockId, place: Place, number: u16) -> bool {
-        let block = &mut self.slots[id.0 as usize];
-        let at = |block: &Block| (0..PLACES).find(|&i| block.copies[i] > 0 && block.places[i] == place);
-        if let Some(i) = at(block) {
-            block.copies[i] = block.copies[i].saturating_add(number);
-            return false;
-        }
-        let Some(i) = block.copies.iter().position(|&copies| copies == 0) else { return false };
-        (block.places[i], block.copies[i]) = (place, number);
-        true
-    }
-
-    /// Takes one copy of an indexed block out of one of `places`, or sets how many remain there.
-    pub(super) fn remove_copy(
-        &mut self,
-        id: BlockId,
-        places: super::places::PlaceSet,
-        remaining: Option<u16>,
-    ) -> Copies {
-        let block = &mut self.slots[id.0 as usize];
-        let Some(i) = (0..PLACES).find(|&i| block.copies[i] > 0 && places.contains(block.places[i])) else {
-            return Copies::None;
-        };
-        block.copies[i] = remaining.unwrap_or(block.copies[i] - 1);
-        if block.copies[i] > 0 { Copies::Remain } else { Copies::LastIn(block.places[i]) }
-    }
-
-    /// The places in which an indexed block has copies.
-    pub(super) fn places(&self, id: BlockId) -> impl Iterator<Item = Place> + use<> {
-        let block = self.slots[id.0 as usize];
-        (0..PLACES).filter(move |&i| block.copies[i] > 0).map(move |i| block.places[i])
-    }
-
-    /// Forgets where the copies are; the number of them is returned.
-    pub(super) fn take_copies(&mut self, id: BlockId) -> u16 {
-        let copies = std::mem::take(&mut self.slots[id.0 as usize].copies);
-        copies.into_iter().fold(0, u16::saturating_add)
-    }
-
-    /// Copies of a block that must not be indexed.
-    pub(super) fn opaque_copies(&mut self, id: BlockId) -> &mut u16 {
-        &mut self.slots[id.0 as usize].copies[0]
-    }
-
     // === private ===
 
     fn hash_of<'s>(&'s self, block: &Block) -> BlockHash<'s> {
@@ -417,44 +307,6 @@ impl Blocks {
             next => self.slots[next as usize].previous = previous,
         }
     }
-}
-
-/// Values in reusable slots.
-#[derive(Debug)]
-struct Slab<T> {
-    values: Vec<T>,
-    free: Vec<u32>,
-}
-
-impl<T> Default for Slab<T> {
-    fn default() -> Self {
-        Self { values: Vec::new(), free: Vec::new() }
-    }
-}
-
-impl<T> Slab<T> {
-    fn insert(&mut self, value: T) -> Option<u32> {
-        if let Some(slot) = self.free.pop() {
-            self.values[slot as usize] = value;
-            return Some(slot);
-        }
-        let slot = u32::try_from(self.values.len()).ok()?;
-        self.values.push(value);
-        Some(slot)
-    }
-
-    fn remove(&mut self, key: u64) {
-        self.free.extend(u32::try_from(key));
-    }
-
-    fn clear(&mut self) {
-        self.values.clear();
-        self.free.clear();
-    }
-}
-
-fn index(key: u64) -> usize {
-    usize::try_from(key).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]

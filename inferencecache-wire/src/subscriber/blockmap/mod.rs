@@ -21,6 +21,7 @@
 mod adapters;
 mod belief;
 mod blocks;
+mod clear;
 mod delivery;
 mod departed;
 mod pairs;
@@ -30,12 +31,14 @@ mod stored;
 mod streams;
 #[cfg(test)]
 mod tests;
+mod told;
 
 pub use adapters::{AdapterId, Adapters, MAX_ADAPTER_NAME, MAX_ADAPTERS};
 pub use belief::{AGE_STEPS, Doubt};
 pub use delivery::Ticks;
 pub use places::Tier;
 pub use streams::StreamId;
+pub use told::{Notice, Op, Outcome, Report, Tally};
 
 use std::collections::HashSet;
 
@@ -49,117 +52,6 @@ use crate::kvevents::EngineEvent;
 
 /// Ids of adapters that were warned about, at most; further ones are dropped silently.
 const MAX_WARNED: usize = 1024;
-
-/// Evictions that the clear of one stream among several becomes at most.
-const MAX_WITHDRAWN: usize = 4096;
-
-/// One thing that is held, as the server is told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Report {
-    /// Digest of the prefix that ends with the block.
-    pub digest: u64,
-    /// Tokens of that prefix, at most 2147483647.
-    pub tokens: u32,
-    /// Whose partition.
-    pub adapter: AdapterId,
-    /// Where it is.
-    pub tier: Tier,
-}
-
-/// Something the server should learn, in the order in which it should.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Op {
-    /// A pair is held.
-    Add {
-        /// What is held.
-        report: Report,
-        /// The server may have lost it through the eviction just before, so it must not be taken for a repetition.
-        again: bool,
-    },
-    /// The tier of pairs fell; they travel together, stamped with the time of their event.
-    Downgrade(Vec<Report>),
-    /// A pair is not held any more.
-    Evict {
-        /// Its digest.
-        digest: u64,
-        /// Its partition.
-        adapter: AdapterId,
-        /// Whether a report of it may have reached the server.
-        sent: bool,
-    },
-    /// Nothing is held any more.
-    Clear,
-}
-
-/// Something an operator should read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Notice {
-    /// A store gave no index entries: it has no tokens, or their number does not fit the blocks.
-    NothingIndexed {
-        /// Blocks of the store.
-        hashes: usize,
-        /// Their tokens.
-        tokens: usize,
-        /// Tokens of each, as announced.
-        block_size: u32,
-    },
-    /// An adapter has no name that may be used; its blocks stay out of the index. Once per id.
-    UnnamedAdapter {
-        /// The engine's number, if it gave one.
-        lora_id: Option<i64>,
-    },
-    /// A medium that no engine is known to use counts as T2. Once per medium.
-    UnknownMedium {
-        /// As the engine spells it.
-        medium: String,
-    },
-}
-
-/// What an event leads to.
-#[derive(Debug, Default)]
-pub struct Outcome {
-    /// What the server should learn.
-    pub ops: Vec<Op>,
-    /// What an operator should read.
-    pub notices: Vec<Notice>,
-}
-
-impl Outcome {
-    /// Empties both lists and keeps their memory.
-    pub fn clear(&mut self) {
-        self.ops.clear();
-        self.notices.clear();
-    }
-}
-
-/// Counts since the start. Blocks unless said otherwise.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// Not indexed: no usable adapter name.
-    pub lora: u64,
-    /// Not indexed: a salt, an image or an embedding.
-    pub salt: u64,
-    /// Not indexed: unknown, opaque or differently sized parent.
-    pub parent: u64,
-    /// Stores whose tokens do not fit their blocks, or contradict what device memory said.
-    pub mismatch: u64,
-    /// Not indexed: device memory without tokens.
-    pub no_tokens: u64,
-    /// Stored or removed in a group that is not indexed.
-    pub group: u64,
-    /// Named in another tier without ever having been described.
-    pub unresolved: u64,
-    /// Removed without being known.
-    pub unknown_removals: u64,
-    /// Forgotten because of the bound.
-    pub map_evictions: u64,
-    /// Losses that only a parent nobody had announced gave away. Not blocks.
-    pub unnumbered_losses: u64,
-    /// Doubted because the engine has not spoken of them for too long.
-    pub aged: u64,
-    /// Doubted because device memory cannot hold so many.
-    pub over_capacity: u64,
-}
 
 /// What one engine replica holds.
 #[derive(Debug)]
@@ -255,12 +147,6 @@ impl BlockMap {
         }
     }
 
-    /// The publisher of the stream is another one: nothing of what it held is left.
-    pub fn forget(&mut self, stream: StreamId, out: &mut Outcome) {
-        self.streams.get_mut(stream).renew();
-        self.cleared(stream, &mut out.ops);
-    }
-
     /// Counts since the start.
     #[must_use]
     pub fn tally(&self) -> &Tally {
@@ -308,55 +194,6 @@ impl BlockMap {
             }
             self.pairs.report(self.blocks.pair(id)?)
         })
-    }
-
-    /// Takes all blocks of one stream out. When no other stream has any, that is a clear. Otherwise what no other stream
-    /// holds is withdrawn; when that is much, by a clear after which the rest is reported again.
-    fn cleared(&mut self, stream: StreamId, ops: &mut Vec<Op>) {
-        self.note_departures(stream);
-        if !self.streams.others_have_blocks(stream) {
-            self.forget_all();
-            ops.push(Op::Clear);
-            return;
-        }
-        let (mut from, mut cooler, mut withdrawn) = (0, Vec::new(), Vec::new());
-        while let Some((id, next)) = self.blocks.of_stream(stream.0, from) {
-            from = next;
-            if let Some(pair) = self.blocks.pair(id) {
-                self.withdraw(id, pair, &mut cooler, &mut withdrawn);
-            }
-            self.drop_block(id);
-        }
-        if withdrawn.len() <= MAX_WITHDRAWN {
-            ops.append(&mut withdrawn);
-            return self.flush_cooler(cooler, ops);
-        }
-        self.wiped.clear();
-        ops.push(Op::Clear);
-        let mut rest = Vec::new();
-        self.begin_round();
-        self.repeat(0..self.places(), Doubt::Suspect, &mut rest);
-        ops.extend(rest.into_iter().map(|report| Op::Add { report, again: true }));
-    }
-
-    /// Remembers the blocks of a stream as departed.
-    fn note_departures(&mut self, stream: StreamId) {
-        if !self.streams.get(stream).complete {
-            return;
-        }
-        let mut from = 0;
-        while let Some((id, next)) = self.blocks.of_stream(stream.0, from) {
-            from = next;
-            let group = self.blocks.home(id).group;
-            self.streams.get_mut(stream).note_departure(group, self.blocks.hash(id));
-        }
-    }
-
-    /// Forgets every block; streams keep what they have learned.
-    fn forget_all(&mut self) {
-        self.blocks.clear();
-        self.pairs.clear();
-        self.streams.no_blocks();
     }
 
     /// Takes all copies of an indexed block out of its pair and leaves the block without one. Evictions go to `ops`,

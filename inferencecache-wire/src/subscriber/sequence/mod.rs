@@ -254,8 +254,11 @@ impl Sequences {
     }
 
     /// Something without a number was applied.
-    pub fn unnumbered(&mut self) {
+    pub fn unnumbered(&mut self, id: StreamId) {
         self.clear_due = false;
+        if let Some(stream) = self.streams.get_mut(id.index()) {
+            stream.unnumbered = true;
+        }
     }
 
     fn judge(&mut self, id: StreamId, frame: Frame, now: Ticks) -> Step {

@@ -38,7 +38,8 @@ impl Sequences {
     pub fn parted(&mut self, connection: u16, now: Ticks) -> Vec<StreamId> {
         let link = self.links.entry(connection).or_default();
         (link.parted, link.given_up) = (Some(now), false);
-        let provable = link.replayable && link.streams == 1;
+        let numbered = !self.streams.iter().any(|stream| stream.connection == connection && stream.unnumbered);
+        let provable = numbered && link.replayable && link.streams == 1;
         if provable { Vec::new() } else { self.in_doubt(connection) }
     }
 
@@ -111,7 +112,7 @@ impl Sequences {
     fn in_doubt(&mut self, connection: u16) -> Vec<StreamId> {
         let mine = StreamId::all().zip(&self.streams).filter(|(_, stream)| stream.connection == connection);
         let known: Vec<StreamId> =
-            mine.filter(|(_, stream)| stream.last.is_some() && !stream.gone).map(|(id, _)| id).collect();
+            mine.filter(|(_, stream)| stream.is_known() && !stream.gone).map(|(id, _)| id).collect();
         self.tally.unproven += known.len() as u64;
         known
     }

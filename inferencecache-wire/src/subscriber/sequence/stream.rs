@@ -16,6 +16,8 @@ pub(super) struct Stream {
     /// Time of the last frame that had one.
     pub(super) last_at: Micros,
     pub(super) prints: Prints,
+    /// Something came without a number, which no replay can vouch for.
+    pub(super) unnumbered: bool,
     /// When it was last heard, or something was last asked for it.
     pub(super) heard: Ticks,
     /// A replay showed that something was missed before a live frame could; that frame may show more of the same.
@@ -41,6 +43,7 @@ impl Stream {
             last: None,
             last_at: 0,
             prints: Prints::default(),
+            unnumbered: false,
             heard: 0,
             gap_told: false,
             looked: false,
@@ -58,6 +61,11 @@ impl Stream {
             self.last_at = frame.at;
         }
         self.prints.put(frame.sequence, frame.print);
+    }
+
+    /// Whether anything was applied.
+    pub(super) fn is_known(&self) -> bool {
+        self.last.is_some() || self.unnumbered
     }
 
     /// Number of the next live frame if nothing is missed.
