@@ -311,7 +311,7 @@ async fn a_replay_endpoint_that_nobody_listens_to_costs_two_seconds() {
 #[ignore = "waits 3 s; the same with injected time is in streams.rs"]
 async fn a_reply_after_three_seconds_is_discarded() {
     let context = zmq::Context::new();
-    let late = [b"".to_vec(), b"t".to_vec(), 1u64.to_be_bytes().to_vec(), store(11.0, 2, 7, None)];
+    let late = [b"".to_vec(), b"t".to_vec(), 1u64.to_be_bytes().to_vec(), store(11.0, 2, 7, Some(0))];
     let end = [b"".to_vec(), b"".to_vec(), vec![0xff; 8], b"".to_vec()];
     let router = Router::start(&context, vec![late.to_vec(), end.to_vec()], Duration::from_secs(3));
     let (mut engine, server) = (FakeEngine::start(EngineOptions::default()).unwrap(), Recorder::start().await);
@@ -320,7 +320,7 @@ async fn a_reply_after_three_seconds_is_discarded() {
         ..config(engine.endpoint(), server.address)
     });
     subscribed(&engine).await;
-    engine.publish(TOPIC, &store(10.0, 1, 1, None)).unwrap();
+    engine.publish(TOPIC, &store(10.0, 1, 1, Some(0))).unwrap();
     engine.skip(1);
     let last = engine.publish(TOPIC, &event(12.0, "BlockRemoved", Some(2), 0)).unwrap();
     running.reach(last).await;
