@@ -65,7 +65,7 @@ pub trait StorageProvider: Send + Sync {
 /// Integration mode EventsOnly is the caller's: it does not call [`inject_engine`](Self::inject_engine) then. An adapter
 /// that can observe engines says so in [`supports`](Self::supports).
 ///
-/// Conformance: `testkit::adapters::runtime_adapter`. A whole adapter: `examples/src/bin/adapter.rs`.
+/// Conformance: `testkit::adapters::runtime_adapter`. A whole adapter: `examples/adapter.rs`.
 pub trait RuntimeAdapter: Send + Sync {
     /// Whether this adapter may wire the object at all. Cheap and total: any object, any runtime, no panic.
     fn supports(&self, runtime: &RuntimeId, backend: &CacheBackend) -> bool;

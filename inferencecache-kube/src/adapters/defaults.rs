@@ -10,7 +10,8 @@ use serde_json::{Map, Value, json};
 use crate::api::Amount;
 
 /// Whether `live` is `rendered` plus nothing but what an API server fills in.
-pub(crate) fn equal_after_defaults<T: Serialize>(rendered: &T, live: &T) -> bool {
+#[must_use]
+pub fn equal_after_defaults<T: Serialize>(rendered: &T, live: &T) -> bool {
     match (serde_json::to_value(rendered), serde_json::to_value(live)) {
         (Ok(rendered), Ok(live)) => covers(&rendered, &live),
         _ => false,

@@ -24,7 +24,7 @@
 pub mod args;
 mod builtin;
 mod contract;
-mod defaults;
+pub mod defaults;
 pub mod endpoint;
 mod error;
 mod hicache;

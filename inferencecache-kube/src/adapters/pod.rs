@@ -77,7 +77,7 @@ pub fn reappend_env(list: &mut Vec<EnvVar>, var: EnvVar) {
 }
 
 /// Puts the mount into the entry of its volume's name, or appends it.
-pub(crate) fn upsert_mount(list: &mut Vec<VolumeMount>, mount: VolumeMount) {
+pub fn upsert_mount(list: &mut Vec<VolumeMount>, mount: VolumeMount) {
     match list.iter_mut().find(|entry| entry.name == mount.name) {
         Some(entry) if equal_after_defaults(&mount, entry) => {}
         Some(entry) => *entry = mount,
@@ -86,12 +86,12 @@ pub(crate) fn upsert_mount(list: &mut Vec<VolumeMount>, mount: VolumeMount) {
 }
 
 /// A plain writable mount.
-pub(crate) fn mount(name: &str, path: &str) -> VolumeMount {
+pub fn mount(name: &str, path: &str) -> VolumeMount {
     VolumeMount { name: name.to_owned(), mount_path: path.to_owned(), ..VolumeMount::default() }
 }
 
 /// The engine's mount at that path, however the path is spelled.
-pub(crate) fn mount_at<'a>(container: &'a Container, path: &str) -> Option<&'a VolumeMount> {
+pub fn mount_at<'a>(container: &'a Container, path: &str) -> Option<&'a VolumeMount> {
     container.volume_mounts.iter().flatten().find(|mount| clean(&mount.mount_path) == path)
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn clean(path: &str) -> String {
 ///
 /// # Errors
 /// Somebody else has a volume of that name.
-pub(crate) fn adopt_volume(pod: &mut PodSpec, volume: Volume, ours: bool) -> Result<(), AdapterError> {
+pub fn adopt_volume(pod: &mut PodSpec, volume: Volume, ours: bool) -> Result<(), AdapterError> {
     let list = pod.volumes.get_or_insert_default();
     match list.iter_mut().find(|entry| entry.name == volume.name) {
         None => list.push(volume),
@@ -136,7 +136,7 @@ pub(crate) fn refuse_volume(pod: &PodSpec, name: &str) -> Result<(), AdapterErro
 ///
 /// # Errors
 /// Somebody else has a container of that name.
-pub(crate) fn adopt_init_container(pod: &mut PodSpec, container: Container, mark: &str) -> Result<(), AdapterError> {
+pub fn adopt_init_container(pod: &mut PodSpec, container: Container, mark: &str) -> Result<(), AdapterError> {
     if pod.containers.iter().any(|entry| entry.name == container.name) {
         return Err(foreign("container", &container.name));
     }
@@ -151,7 +151,7 @@ pub(crate) fn adopt_init_container(pod: &mut PodSpec, container: Container, mark
 
 /// Puts our container in the place of an older one of ours, unless nothing but defaults tells them apart. The mount of the
 /// service account's token, which the API server adds, survives.
-pub(crate) fn replace_container(entry: &mut Container, mut ours: Container) {
+pub fn replace_container(entry: &mut Container, mut ours: Container) {
     let token = |mount: &&VolumeMount| clean(&mount.mount_path) == TOKEN_MOUNT;
     let kept: Vec<VolumeMount> = entry.volume_mounts.iter().flatten().filter(token).cloned().collect();
     if !kept.is_empty() && !ours.volume_mounts.iter().flatten().any(|mount| token(&mount)) {
@@ -163,12 +163,12 @@ pub(crate) fn replace_container(entry: &mut Container, mut ours: Container) {
 }
 
 /// Whether the container says that it is ours.
-pub(crate) fn is_marked(container: &Container, mark: &str) -> bool {
+pub fn is_marked(container: &Container, mark: &str) -> bool {
     container.env.iter().flatten().any(|var| var.name == mark && var.value.as_deref() == Some("true"))
 }
 
 /// Whether the Pod has our init container of that name.
-pub(crate) fn has_marked_init_container(pod: &PodSpec, name: &str, mark: &str) -> bool {
+pub fn has_marked_init_container(pod: &PodSpec, name: &str, mark: &str) -> bool {
     pod.init_containers.iter().flatten().any(|container| container.name == name && is_marked(container, mark))
 }
 

@@ -100,3 +100,17 @@ fn the_contract_is_object_safe_and_shared() {
     shared::<AdapterError>();
     shared::<CacheBackend>();
 }
+
+/// The example is a third party: it sees the public API alone, and judges itself. Cargo builds it with the tests, unless only
+/// this file was asked for.
+#[test]
+fn the_example_adapter_conforms() {
+    let here = std::env::current_exe().expect("a path");
+    let example = here.ancestors().nth(2).expect("a target folder").join("examples/adapter");
+    let Ok(output) = std::process::Command::new(&example).output() else {
+        eprintln!("skipped: {} is not built", example.display());
+        return;
+    };
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.starts_with("conformance: conforms\n"), "{output:?}");
+}
