@@ -365,6 +365,12 @@ impl Layout {
         head.map_or(0, |Head([first, second])| first.get(1) ^ second.get(0))
     }
 
+    /// The same for the words of a page from this position on, and for its first records.
+    pub(super) fn touch_words(&self, head: Head<'_>, position: u32) -> u64 {
+        let lines = (position / 8..8).filter_map(|eighth| self.lines.line(head.eighth(eighth)));
+        lines.fold(head.0[1].get(0), |sum, line| sum ^ line.get(0))
+    }
+
     /// Whether the pages that were read are still what they were.
     pub(super) fn unchanged(&self, reads: &[(u32, u64)]) -> bool {
         fence(Ordering::Acquire);

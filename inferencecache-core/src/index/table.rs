@@ -255,6 +255,14 @@ pub(super) fn probe<'a, T>(
 
 // === the writer ===
 
+/// A cell on its way to another segment: its hash, and the number of the bucket it was in.
+#[derive(Debug, Clone, Copy)]
+struct Moved {
+    hash: u64,
+    cell: u32,
+    bucket: u32,
+}
+
 /// The writer's side of the table.
 #[derive(Debug)]
 pub(super) struct Table {
@@ -395,35 +403,15 @@ impl Table {
 
     /// Doubles a full segment or splits it in two.
     fn grow(&mut self, words: Cells<'_>, full: Segment, hash: u64) -> bool {
-        // In steps, so that the loads of a step do not wait for each other.
-        let mut cells = Vec::with_capacity(SLOTS << full.class);
-        for line in full.line..full.line + (1 << full.class) {
-            let bucket = self.buckets.line(line);
-            let used =
-                (0..SLOTS).filter(|&slot| tag_at(bucket, slot) != 0).map(|slot| Cell::unpack(cell_at(bucket, slot)));
-            cells.extend(used.map(|cell| (cell, words.head(cell.page).map(|head| head.eighth(cell.position / 8)))));
-        }
-        let mut hashes: Vec<(u64, u32)> = Vec::with_capacity(cells.len());
-        hashes.extend(cells.iter().filter_map(|&(cell, line)| {
-            let bits = words.lines.line(line?)?.get(cell.position as usize % 8);
-            let wide = words.head(cell.page)?.wide();
-            Some((Word { bits, wide }.hash(self.seed), cell.pack()))
-        }));
-        let mut class = (full.class + 1).min(MAX_CLASS);
-        let mut halves = full.class == MAX_CLASS;
-        loop {
-            let Some(fresh) = self.refill(full, class, halves, &hashes) else { return false };
-            match fresh {
-                Ok(fresh) => {
-                    self.turn(full, &fresh, hash);
-                    break;
-                }
-                // Even twice the room did not do: only hashes that are all alike can bring that about.
-                Err(()) if halves && class == MAX_CLASS => return false,
-                Err(()) if class < MAX_CLASS => class += 1,
-                Err(()) => (class, halves) = (MAX_CLASS, true),
-            }
-        }
+        let moved = self.moved(words, full);
+        let fresh = if full.class == MAX_CLASS {
+            self.halve(full, &moved)
+        } else {
+            // If chance will have it that twice the room does not do, four times the room does.
+            (full.class + 1..=MAX_CLASS).find_map(|class| Some(vec![self.refill(full, class, &moved)?]))
+        };
+        let Some(fresh) = fresh else { return false };
+        self.turn(full, &fresh, hash);
         for line in full.line..full.line + (1 << full.class) {
             self.lock(line);
         }
@@ -431,29 +419,54 @@ impl Table {
         true
     }
 
-    /// New segments with these words; an inner error when one of them is too small.
-    fn refill(
-        &mut self,
-        full: Segment,
-        class: u32,
-        halves: bool,
-        hashes: &[(u64, u32)],
-    ) -> Option<Result<Vec<Segment>, ()>> {
-        let depth = full.depth + u32::from(halves);
-        let mut fresh = vec![self.fresh(class, depth)?];
-        if halves {
-            fresh.push(self.fresh(class, depth)?);
+    /// What is in a segment.
+    fn moved(&self, words: Cells<'_>, full: Segment) -> Vec<Moved> {
+        // In steps, so that the loads of a step do not wait for each other.
+        let mut cells = Vec::with_capacity(SLOTS << full.class);
+        for bucket in 0..1 << full.class {
+            let line = self.buckets.line(full.line + bucket);
+            let used = (0..SLOTS).filter(|&slot| tag_at(line, slot) != 0).map(|slot| Cell::unpack(cell_at(line, slot)));
+            cells.extend(used.map(|cell| {
+                let head = words.head(cell.page);
+                (bucket, cell, head.map(|head| (head.eighth(cell.position / 8), head.wide())))
+            }));
         }
-        for &(hash, cell) in hashes {
-            let half = if halves { usize::from((hash << 8) >> (63 - full.depth) & 1 == 1) } else { 0 };
-            if !self.place(fresh[half], hash, cell) {
-                for segment in fresh {
-                    self.buckets.give(segment.line, segment.class);
-                }
-                return Some(Err(()));
-            }
+        let mut moved = Vec::with_capacity(cells.len());
+        moved.extend(cells.iter().filter_map(|&(bucket, cell, place)| {
+            let (line, wide) = place?;
+            let bits = words.lines.line(line)?.get(cell.position as usize % 8);
+            Some(Moved { hash: Word { bits, wide }.hash(self.seed), cell: cell.pack(), bucket })
+        }));
+        moved
+    }
+
+    /// One segment of another size with what was in a full one; nothing when that does not fit.
+    fn refill(&mut self, full: Segment, class: u32, moved: &[Moved]) -> Option<Segment> {
+        let fresh = self.fresh(class, full.depth)?;
+        let fits = moved.iter().all(|moved| self.place(fresh, moved.hash, moved.cell));
+        if !fits {
+            self.buckets.give(fresh.line, fresh.class);
         }
-        Some(Ok(fresh))
+        fits.then_some(fresh)
+    }
+
+    /// Two segments with what was in a full one: everything stays in the bucket of the same number. Nothing when that
+    /// separates nothing, which only hashes that are all alike can bring about.
+    fn halve(&mut self, full: Segment, moved: &[Moved]) -> Option<Vec<Segment>> {
+        let upper = |moved: &Moved| usize::from((moved.hash << 8) >> (63 - full.depth) & 1 == 1);
+        let above = moved.iter().filter(|moved| upper(moved) == 1).count();
+        if above == 0 || above == moved.len() {
+            return None;
+        }
+        let fresh = [self.fresh(full.class, full.depth + 1)?, self.fresh(full.class, full.depth + 1)?];
+        let mut used = [[0usize; 1 << MAX_CLASS]; 2];
+        for moved in moved {
+            let (half, bucket) = (upper(moved), moved.bucket as usize);
+            let slot = used[half][bucket];
+            put(self.buckets.line(fresh[half].line + moved.bucket), slot, tag_of(moved.hash), moved.cell);
+            used[half][bucket] = slot + 1;
+        }
+        Some(fresh.to_vec())
     }
 
     /// Points the directory at the successors of a segment.

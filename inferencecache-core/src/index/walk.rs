@@ -86,7 +86,7 @@ struct View<'a> {
 
 /// Where the next pages of a long chain probably begin.
 struct Guesses<'v> {
-    from: usize,
+    from: Option<usize>,
     found: [Option<Found<'v>>; GUESSES],
     /// Guesses that did not come true.
     wrong: u32,
@@ -96,7 +96,7 @@ impl<'v> Guesses<'v> {
     const PAGE: usize = POSITIONS as usize;
 
     fn none() -> Self {
-        Self { from: usize::MAX, found: [None; GUESSES], wrong: 0 }
+        Self { from: None, found: [None; GUESSES], wrong: 0 }
     }
 
     /// What was found for `block`, if it was guessed or can be now.
@@ -105,8 +105,7 @@ impl<'v> Guesses<'v> {
         if hashes.len() <= Self::PAGE {
             return None;
         }
-        let ahead = block.wrapping_sub(self.from);
-        if ahead < GUESSES * Self::PAGE {
+        if let Some(ahead) = self.ahead(block) {
             if ahead.is_multiple_of(Self::PAGE) {
                 return self.found[ahead / Self::PAGE];
             }
@@ -119,9 +118,14 @@ impl<'v> Guesses<'v> {
         self.found[0]
     }
 
+    /// How far a block lies behind the first that was guessed, if it is among those.
+    fn ahead(&self, block: usize) -> Option<usize> {
+        self.from.map(|from| block - from).filter(|&ahead| ahead < GUESSES * Self::PAGE)
+    }
+
     /// Looks several pages up, each step for all of them before the next step.
     fn guess(&mut self, view: &View<'v>, hashes: &HashList<'_>, block: usize) {
-        self.from = block;
+        self.from = Some(block);
         let (layout, seed) = (view.layout, view.partition.seed);
         let word = |i: usize| Word::narrow(hashes.get(block + i * Self::PAGE));
         let hashed: [Option<(Word, u64)>; GUESSES] =
@@ -133,11 +137,14 @@ impl<'v> Guesses<'v> {
         for (_, hash) in hashed.iter().flatten() {
             near ^= layout.touch_head(*hash);
         }
-        std::hint::black_box(near);
         self.found = hashed.map(|hashed| {
             let (word, hash) = hashed?;
             layout.find(word, hash).ok()?.ok()
         });
+        for found in self.found.iter().flatten() {
+            near ^= layout.touch_words(found.head, found.position);
+        }
+        std::hint::black_box(near);
     }
 }
 
@@ -228,6 +235,9 @@ impl Ask<'_> {
             };
             if scratch.reads.last() != Some(&(found.page, found.version)) {
                 scratch.reads.push((found.page, found.version));
+            }
+            if hashes.len() - block > 8 && guesses.ahead(block).is_none() {
+                std::hint::black_box(view.layout.touch_words(found.head, found.position));
             }
             let length = view.matching(&found, hashes, block)?;
             let several = self.cover(view, &found, block, length, scratch)?;
