@@ -5,6 +5,7 @@
 
 use std::hash::Hash;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use papaya::Equivalent;
@@ -19,6 +20,21 @@ type Map<K, V> = papaya::HashMap<K, V, foldhash::fast::RandomState>;
 #[derive(Debug, Default)]
 pub(super) struct Scope {
     pub(super) serving: ArcSwap<ServingSet>,
+    /// How many serve it, for those who want no more.
+    number: AtomicUsize,
+}
+
+impl Scope {
+    pub(super) fn number(&self) -> usize {
+        self.number.load(Ordering::Relaxed)
+    }
+
+    /// For the writer.
+    pub(super) fn serve(&self, serving: ServingSet) {
+        let number = serving.len();
+        self.serving.store(Arc::new(serving));
+        self.number.store(number, Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -114,7 +130,7 @@ impl Catalog {
     }
 
     pub(super) fn has_scope(&self, tenant: &str, model: &str, scheme: &str) -> bool {
-        self.with_scope(tenant, model, scheme, |scope| scope.serving.load().len() > 0).unwrap_or(false)
+        self.with_scope(tenant, model, scheme, |scope| scope.number() > 0).unwrap_or(false)
     }
 
     /// Whether any tenant but the reserved ones holds a key.

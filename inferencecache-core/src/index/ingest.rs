@@ -31,7 +31,7 @@ impl Index {
         } else {
             let (first, others) = adapters(update, &mut dropped);
             for adapter in first.into_iter().chain(others) {
-                self.store(update, adapter, seen, &mut report);
+                self.store(update, adapter, (seen, dropped.total() == 0), &mut report);
             }
         }
         if let Some(stats) = update.stats {
@@ -43,10 +43,10 @@ impl Index {
         dropped
     }
 
-    fn store(&self, update: &Update<'_>, adapter: &str, seen: Micros, report: &mut Report) {
+    fn store(&self, update: &Update<'_>, adapter: &str, (seen, clean): (Micros, bool), report: &mut Report) {
         let names = (update.tenant, update.model, update.scheme, adapter);
         let mut change = Change::default();
-        let mut blocks = Blocks { update, adapter, entry: 0, block: 0, tokens: 0 };
+        let mut blocks = Blocks { update, adapter, clean, entry: 0, block: 0, tokens: 0 };
         // What an engine reports while it decodes needs no memory.
         let mut few = [Block::default(); FEW];
         let mut many = Vec::with_capacity(if update.entries.len() > FEW { update.entries.len().min(SLICE) } else { 0 });
@@ -147,6 +147,8 @@ fn stored_tier(tier: i32) -> i32 {
 struct Blocks<'u, 'a> {
     update: &'u Update<'a>,
     adapter: &'u str,
+    /// No entry is refused.
+    clean: bool,
     entry: usize,
     block: usize,
     tokens: i32,
@@ -158,7 +160,8 @@ impl<'a> Iterator for Blocks<'_, 'a> {
     fn next(&mut self) -> Option<Block<'a>> {
         loop {
             let entry = self.update.entries.get(self.entry)?;
-            if self.block == 0 && (adapter_of(self.update, entry) != self.adapter || fault(entry).is_some()) {
+            let refused = |entry| !self.clean && fault(entry).is_some();
+            if self.block == 0 && (adapter_of(self.update, entry) != self.adapter || refused(entry)) {
                 self.entry += 1;
                 continue;
             }

@@ -70,7 +70,7 @@ struct Depth {
 }
 
 /// A run's place in the ranking.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 struct Standing {
     /// Sorts as (score descending, replica id ascending).
     key: u64,
@@ -185,7 +185,7 @@ impl Index {
         if !out.rows.is_empty() {
             out.strategy = Strategy::PrefixMatch;
         }
-        let serving = partition.scope.serving.load().len();
+        let serving = partition.scope.number();
         out.scratch.visited.put_back(partition);
         Some(serving)
     }
@@ -238,20 +238,23 @@ impl Index {
             scratch.expect_order(&mut order);
         }
         let Scratch { runs, moved, depths, line, .. } = scratch;
-        let serving = partition.scope.serving.load().len();
+        let serving = partition.scope.number();
         line.clear();
-        for &number in &order {
-            let run = &runs[number as usize];
+        // Loads first, so that they do not wait for each other behind the arithmetic.
+        line.extend(order.iter().map(|&number| {
+            let stats = names.get(runs[number as usize].slot).and_then(|name| name.replica.stats());
+            let pressure =
+                stats.filter(|row| is_fresh(ask.now, row.reported, ask.ttl)).map_or(0.0, |row| row.stats.pressure);
+            Standing { key: 0, run: number, score: pressure, fresh: 0.0 }
+        }));
+        for standing in line.iter_mut() {
+            let run = &runs[standing.run as usize];
             let holding = if chain { depths[run.depth as usize].holding as usize } else { runs.len() };
             let fresh = freshness(ask.now, run.oldest, ask.ttl);
-            let pressure = names
-                .get(run.slot)
-                .and_then(|name| name.replica.stats())
-                .filter(|row| is_fresh(ask.now, row.reported, ask.ttl))
-                .map_or(0.0, |row| row.stats.pressure);
+            let pressure = standing.score;
             let score = self.ranker.prefix_score(run.matched, fresh, pressure, ask.query.ttft_ms, holding, serving);
             let key = u64::from(descending(score)) << 32 | u64::from(names.rank(run.slot));
-            line.push(Standing { key, run: number, score, fresh });
+            *standing = Standing { key, score, fresh, ..*standing };
         }
         *moved = order;
         if !line.is_sorted_by_key(|standing| standing.key) {

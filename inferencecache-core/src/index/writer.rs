@@ -110,8 +110,7 @@ impl ScopeState {
         }
         if serves != shown {
             let old = self.shared.serving.load();
-            let new = if serves { old.with(replica) } else { old.without(&replica.id) };
-            self.shared.serving.store(Arc::new(new));
+            self.shared.serve(if serves { old.with(replica) } else { old.without(&replica.id) });
         }
     }
 }
