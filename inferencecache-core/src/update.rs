@@ -113,12 +113,15 @@ pub struct Dropped {
     pub empty_hash: u32,
     /// Entries with a negative token count.
     pub negative_count: u32,
+    /// Blocks for which a partition had no page or line left.
+    pub no_room: u32,
 }
 
 impl Dropped {
     /// All refusals together.
     #[must_use]
     pub fn total(&self) -> u32 {
-        self.no_replica + self.no_scheme + self.unbalanced + self.empty_hash + self.negative_count
+        let Self { no_replica, no_scheme, unbalanced, empty_hash, negative_count, no_room } = *self;
+        no_replica + no_scheme + unbalanced + empty_hash + negative_count + no_room
     }
 }

@@ -60,6 +60,8 @@ pub(super) struct Books {
 pub(super) struct Change {
     /// Holds that went.
     pub(super) gone: u32,
+    /// Blocks for which there was no room; kept until somebody takes the number.
+    pub(super) no_room: u32,
     pub(super) keys: i64,
     /// Whether the tenant or the model began or ceased to have keys.
     pub(super) levels: bool,

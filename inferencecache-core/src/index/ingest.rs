@@ -31,7 +31,8 @@ impl Index {
         } else {
             let (first, others) = adapters(update, &mut dropped);
             for adapter in first.into_iter().chain(others) {
-                self.store(update, adapter, (seen, dropped.total() == 0), &mut report);
+                let clean = dropped.total() == 0;
+                dropped.no_room += self.store(update, adapter, (seen, clean), &mut report);
             }
         }
         if let Some(stats) = update.stats {
@@ -43,7 +44,8 @@ impl Index {
         dropped
     }
 
-    fn store(&self, update: &Update<'_>, adapter: &str, (seen, clean): (Micros, bool), report: &mut Report) {
+    /// Stores what goes to one adapter. Says for how many blocks there was no room.
+    fn store(&self, update: &Update<'_>, adapter: &str, (seen, clean): (Micros, bool), report: &mut Report) -> u32 {
         let names = (update.tenant, update.model, update.scheme, adapter);
         let mut change = Change::default();
         let mut blocks = Blocks { update, adapter, clean, entry: 0, block: 0, tokens: 0 };
@@ -61,11 +63,11 @@ impl Index {
                 &many[..]
             };
             if slice.is_empty() {
-                return;
+                return change.no_room;
             }
             let mut writer = self.writer.lock();
             let (pid, slot) = writer.place(&self.ground, names, update.replica);
-            let Some(ledger) = writer.ledger(pid) else { return };
+            let Some(ledger) = writer.ledger(pid) else { return change.no_room };
             ledger.store(slot, seen, slice, &mut change);
             ledger.commit();
             let key = ledger.key.clone();

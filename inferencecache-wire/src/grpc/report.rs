@@ -90,6 +90,7 @@ impl<I: IndexApi + ?Sized> Reports<I> {
                 ("unbalanced", dropped.unbalanced),
                 ("empty_hash", dropped.empty_hash),
                 ("negative_count", dropped.negative_count),
+                ("no_room", dropped.no_room),
             ] {
                 self.metrics.dropped(cause, number);
             }

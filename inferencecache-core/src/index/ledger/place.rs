@@ -67,7 +67,10 @@ impl Ledger {
                 }
                 place
             });
-            let Some((page, position)) = place else { continue };
+            let Some((page, position)) = place else {
+                change.no_room += 1;
+                continue;
+            };
             at = place;
             let (bit, tokens) = (1 << position, Tokens::flat(block.tokens));
             let new = if is_new { bit } else { 0 };
