@@ -227,11 +227,12 @@ impl Index {
         let scratch = &mut out.scratch;
         let total = scratch.runs.len();
         scratch.runs.retain(|run| !(chain && run.matched <= 0) && names.is_known(run.slot));
-        if chain {
+        let few = scratch.runs.len() < FEW;
+        if chain && !few {
             scratch.count_depths();
         }
         let mut order = std::mem::take(&mut scratch.moved);
-        if scratch.runs.len() < FEW {
+        if few {
             order.clear();
             order.extend(0..index_of(scratch.runs.len()));
         } else {
@@ -249,7 +250,11 @@ impl Index {
         }));
         for standing in line.iter_mut() {
             let run = &runs[standing.run as usize];
-            let holding = if chain { depths[run.depth as usize].holding as usize } else { runs.len() };
+            let holding = match (chain, few) {
+                (false, _) => runs.len(),
+                (true, true) => runs.iter().filter(|other| other.matched >= run.matched).count(),
+                (true, false) => depths[run.depth as usize].holding as usize,
+            };
             let fresh = freshness(ask.now, run.oldest, ask.ttl);
             let pressure = standing.score;
             let score = self.ranker.prefix_score(run.matched, fresh, pressure, ask.query.ttft_ms, holding, serving);
