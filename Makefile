@@ -13,7 +13,7 @@ VENV = $(CACHE)/venv/done-2
 DENY_VERSION = 0.20.2
 GRPCURL_VERSION = v1.9.4
 
-.PHONY: help demo test soak lint bench bench-peers load conformance clients cases crds crd-facts package features
+.PHONY: help demo test soak lint bench bench-peers load conformance clients cases crds crd-facts cluster admission package features
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -72,6 +72,16 @@ clients: $(VENV) ## Other people's clients against the server: curl, grpcurl (in
 cases: ## Which numbered cases of the specifications no test names (SPEC=folder)
 	.ci/uncovered-cases $(SPEC)
 
+CLUSTER = inferencecache-kube/src/testkit/cluster.sh
+PARTS ?=
+
+cluster: ## Build a Kubernetes control plane for tests into the cache, once (PARTS="apiserver kubectl etcd")
+	@$(CLUSTER) $(PARTS)
+
+admission: $(VENV) ## Play the recorded admission reviews against the controller on a real API server (CONFORMANCE=folder)
+	$(CARGO) build --workspace --all-features --bin inferencecache-controller --example admission
+	.ci/admission $(CACHE)/venv/bin/python $(CONFORMANCE)
+
 crds: ## Write the CustomResourceDefinitions from the types (a test compares them)
 	$(CARGO) run -p inferencecache-kube --all-features --example crdgen inferencecache-kube/deploy/crds
 
@@ -85,6 +95,7 @@ features: ## Each library without features, and wire with each of its own
 	$(CARGO) check -p inferencecache-core --no-default-features
 	$(CARGO) check -p inferencecache-wire --no-default-features
 	$(CARGO) check -p inferencecache-kube --no-default-features
+	$(CARGO) check -p inferencecache-kube --no-default-features --features webhook
 	for feature in client server subscriber t2-redis tokenizer canary testkit tls server,tls; do \
 		$(CARGO) check -p inferencecache-wire --no-default-features --features $$feature || exit 1; \
 	done

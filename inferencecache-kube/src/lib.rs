@@ -4,3 +4,5 @@ pub mod adapters;
 pub mod api;
 #[cfg(feature = "testkit")]
 pub mod testkit;
+#[cfg(feature = "webhook")]
+pub mod webhook;

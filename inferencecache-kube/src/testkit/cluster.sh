@@ -48,13 +48,14 @@ plain_module() { # NAME PATH VERSION
 }
 
 build() { # BINARY MODULE-FOLDER PACKAGE LDFLAGS
-  if ! command -v go >/dev/null; then
-    say "$1 is missing and there is no Go to build it with"
-    return 3
-  fi
-  local begin=$SECONDS
-  say "building $1 (minutes, once)"
-  (cd "$2" && go build -mod=mod -trimpath -o "$bin/.$1.$$" -ldflags "-s -w $4" "$3") >&2
+  local begin=$SECONDS try
+  for try in 1 2 3; do
+    say "building $1 (minutes, once)"
+    # What a broken download has fetched and built is kept, so the next try goes on from there.
+    if (cd "$2" && go build -mod=mod -trimpath -o "$bin/.$1.$$" -ldflags "-s -w $4" "$3") >&2; then break; fi
+    [ "$try" -lt 3 ] || return 1
+    sleep "$try"
+  done
   mv "$bin/.$1.$$" "$bin/$1"
   say "built $bin/$1 in $((SECONDS - begin))s"
 }
@@ -65,9 +66,9 @@ kubernetes() { # BINARY
     "-X $v.gitVersion=v$KUBERNETES -X $v.gitMajor=1 -X $v.gitMinor=${minor%%.*} -X $v.gitTreeState=clean"
 }
 
-etcd() {
+find_or_build_etcd() {
   local found
-  if found=$(command -v etcd); then
+  if found=$(type -P etcd); then
     say "etcd: using $found"
     ln -sf "$found" "$bin/etcd"
   else
@@ -87,8 +88,12 @@ for part in "$@"; do
     *) say "unknown part $part"; exit 2 ;;
   esac
   if [ -x "$bin/$name" ]; then continue; fi
+  if ! { [ "$part" = etcd ] && type -P etcd >/dev/null; } && ! command -v go >/dev/null; then
+    say "$name is missing and there is no Go to build it with"
+    exit 3
+  fi
   case $part in
-    etcd) etcd ;;
+    etcd) find_or_build_etcd ;;
     kwok) build kwok "$(plain_module kwok sigs.k8s.io/kwok "$KWOK")" sigs.k8s.io/kwok/cmd/kwok "-X sigs.k8s.io/kwok/pkg/consts.Version=v$KWOK" ;;
     *) kubernetes "$name" ;;
   esac

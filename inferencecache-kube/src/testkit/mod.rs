@@ -1,4 +1,5 @@
 //! What tests and tools need: the published files, conformance suites for adapters, and a real API server.
 
 pub mod adapters;
+pub mod cluster;
 pub mod manifests;
