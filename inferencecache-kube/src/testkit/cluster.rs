@@ -22,8 +22,9 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 
 const SCRIPT: &str = include_str!("cluster.sh");
-/// Runs a command until its input closes or it ends by itself.
-const LEASH: &str = r#""$@" </dev/null & child=$!; cat >/dev/null; kill "$child" 2>/dev/null; wait "$child""#;
+/// Runs a command until its input closes or it ends by itself. Nothing is worth an orderly end: an API server without its etcd
+/// would wait for it for ever.
+const LEASH: &str = r#""$@" </dev/null & child=$!; cat >/dev/null; kill -KILL "$child" 2>/dev/null; wait "$child""#;
 /// How long the control plane may take to be ready. It takes about five seconds on a machine with nothing else to do.
 const START: Duration = Duration::from_secs(180);
 const ADMIN: &str = "admin";
