@@ -1,19 +1,15 @@
 //! Models from real directories, with tokenizers made here.
-#![cfg(feature = "tokenizer")]
-
-#[path = "common/models.rs"]
-mod models;
 
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::models::*;
 use inferencecache_core::fingerprint;
 use inferencecache_core::time::{Clock as _, ManualClock};
 use inferencecache_core::tokenizer::{TokenizeError, Tokenizer as _};
 use inferencecache_wire::tokenize::{Models, SkipReason};
-use models::*;
 use tokenizers::models::wordlevel::WordLevel;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::pre_tokenizers::whitespace::WhitespaceSplit;

@@ -1,5 +1,4 @@
 //! The check against an engine that is played here, and against a live one if there is one.
-#![cfg(feature = "canary")]
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,5 +1,4 @@
 //! TLS from files: handshakes, replacements, refusals, and what either side is told.
-#![cfg(feature = "tls")]
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -8,10 +7,7 @@ use std::time::{Duration, SystemTime};
 use inferencecache_wire::tls::{ALPN_H2, ClientFiles, ClientTls, Leaf, Reload, ServerFiles, ServerTls, TlsError};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
-#[path = "common/certs.rs"]
-mod certs;
-
-use certs::{Authority, Mount, Pair};
+use crate::certs::{Authority, Mount, Pair};
 
 const HOST: &str = "cache.test";
 

@@ -1,23 +1,15 @@
 //! Requests that carry text, over a real connection: with models from a directory, and with a tokenizer that counts.
-#![cfg(all(feature = "client", feature = "server", feature = "tokenizer"))]
-
-#[path = "common/doubles.rs"]
-mod doubles;
-#[path = "common/models.rs"]
-mod models;
-#[path = "common/server.rs"]
-mod server;
 
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
-use doubles::Scripted;
+use crate::doubles::Scripted;
+use crate::models::{BOS, Dir, GO, HELLO, WORLD};
+use crate::server::*;
 use inferencecache_core::fingerprint;
 use inferencecache_core::tokenizer::Tokenizer;
 use inferencecache_wire::pb;
-use models::{BOS, Dir, GO, HELLO, WORLD};
-use server::*;
 
 const SLOTS: &str = "inferencecache_tokenize_slots_in_use";
 const ENCODES: &str = "inferencecache_tokenize_seconds_count";

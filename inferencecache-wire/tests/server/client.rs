@@ -1,12 +1,9 @@
 //! The hint client: without a server, with one that hangs, and with a real one.
 
-#[path = "common/server.rs"]
-mod server;
-
 use std::time::Duration;
 
+use crate::server::*;
 use inferencecache_wire::grpc::client::{Cause, ClientOptions, HintClient, channel};
-use server::*;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 

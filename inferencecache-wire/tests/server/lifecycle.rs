@@ -1,12 +1,9 @@
 //! Ready, serving, ending: what callers see at each step.
 
-#[path = "common/server.rs"]
-mod server;
-
 use std::time::Duration;
 
+use crate::server::*;
 use inferencecache_wire::pb;
-use server::*;
 use tokio_stream::StreamExt as _;
 use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;

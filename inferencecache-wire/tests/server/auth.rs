@@ -1,22 +1,16 @@
 //! Who gets through to the bridge: the numbered rows over real HTTP, and what a flood or a slow reviewer changes.
-#![cfg(feature = "server")]
-
-#[path = "common/logs.rs"]
-mod logs;
-#[path = "common/server.rs"]
-mod server;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::logs::Logs;
+use crate::server::*;
 use inferencecache_core::ManualClock;
 use inferencecache_wire::auth::{PendingReview, Review, ReviewUnavailable, TokenReviewer};
 use inferencecache_wire::http::access::Access;
 use inferencecache_wire::http::auth::{Audiences, BearerGuard, BearerOptions};
-use logs::Logs;
-use server::*;
 use tokio::sync::Semaphore;
 
 const ACCOUNT: &str = "system:serviceaccount:ic:controller";

@@ -1,18 +1,13 @@
 //! What goes wrong before a request exists, and what goes wrong behind it.
 
-#[path = "common/doubles.rs"]
-mod doubles;
-#[path = "common/raw.rs"]
-mod raw;
-#[path = "common/server.rs"]
-mod server;
-
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use doubles::{First, Scripted, on_ingest, on_lookup};
+use crate::doubles::{First, Scripted, on_ingest, on_lookup};
+use crate::raw::Raw;
+use crate::server::*;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Bytes, Frame};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -21,8 +16,6 @@ use inferencecache_core::tokenizer::TokenizeError;
 use inferencecache_core::{ManualClock, PolicyStore};
 use inferencecache_wire::metrics::Metrics;
 use inferencecache_wire::pb;
-use raw::Raw;
-use server::*;
 use tokio::net::TcpStream;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::codegen::http::{Request, Uri};

@@ -1,22 +1,17 @@
 //! The second tier against a real store, and against things that are none.
 
-#[path = "common/redis.rs"]
-mod redis;
-#[path = "common/server.rs"]
-mod server;
-
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::server::{Setup, http};
 use inferencecache_core::probe::{ProbeTarget, T2Client as _, T2Error};
 use inferencecache_wire::second_tier::{BUDGET, RedisStore};
 use serde_json::{Value, json};
-use server::{Setup, http};
 use tokio::runtime::Handle;
 
-use self::redis::RedisServer;
+use crate::redis::RedisServer;
 
 const TARGET: ProbeTarget<'static> = ProbeTarget { backend: "cb-1", model: "m", scheme: "vllm", backend_type: "" };
 

@@ -1,18 +1,15 @@
 //! The two HTTP listeners over real sockets.
 
-#[path = "common/server.rs"]
-mod server;
-
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::server::*;
 use axum::http::HeaderMap;
 use inferencecache_wire::http::access::{Access, Decision, Denied, Guard};
 use inferencecache_wire::metrics::AuthPath;
 use inferencecache_wire::pb;
-use server::*;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 

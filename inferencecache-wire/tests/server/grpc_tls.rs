@@ -1,19 +1,12 @@
 //! The gRPC port over TLS: a whole server, real sockets, and files that change under load.
-#![cfg(all(feature = "server", feature = "testkit", feature = "tls"))]
-
-#[path = "common/certs.rs"]
-mod certs;
-#[expect(dead_code, reason = "shared with tests that need more of it")]
-#[path = "common/recorder.rs"]
-mod recorder;
-#[path = "common/server.rs"]
-mod server;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use certs::{Authority, Mount};
+use crate::certs::{Authority, Mount};
+use crate::recorder::eventually;
+use crate::server::*;
 use inferencecache_wire::grpc::client::{Cause, ClientOptions, HintClient, channel};
 use inferencecache_wire::pb::inference_cache_client::InferenceCacheClient;
 use inferencecache_wire::server::{GrpcTls, TlsLimits};
@@ -22,8 +15,6 @@ use inferencecache_wire::subscriber::{Drained, Subscriber};
 use inferencecache_wire::testkit::fake_engine::{EngineOptions, FakeEngine};
 use inferencecache_wire::testkit::script::Script;
 use inferencecache_wire::tls::{ALPN_H2, ClientFiles, ClientTls, Leaf, ServerFiles};
-use recorder::eventually;
-use server::*;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tonic::transport::Channel;

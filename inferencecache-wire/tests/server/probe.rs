@@ -1,13 +1,11 @@
 //! `POST /probe` over real sockets: on a whole server, and on one whose index or second tier is at fault.
 
-#[path = "common/server.rs"]
-mod server;
-
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::server::*;
 use axum::http::HeaderMap;
 use inferencecache_core::probe::{PAYLOAD_BYTES, ProbeTarget, T2Client, T2Error};
 use inferencecache_core::testkit::{Hooked, Hooks};
@@ -17,7 +15,6 @@ use inferencecache_wire::http::access::{Access, Decision, Denied, Guard};
 use inferencecache_wire::metrics::AuthPath;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use server::*;
 
 const CB1: &str = r#"{"backend":"cb-1","model":"m","hashScheme":"vllm"}"#;
 
@@ -69,7 +66,7 @@ struct Row {
 #[tokio::test]
 async fn requests_are_taken_or_refused_as_specified() {
     let server = Setup::new().start().await;
-    let rows: Vec<Row> = serde_json::from_str(include_str!("cases/probe.json")).expect("the rows parse");
+    let rows: Vec<Row> = serde_json::from_str(include_str!("../cases/probe.json")).expect("the rows parse");
     for row in &rows {
         if let Some([backend, ..]) = &row.accepted {
             assert_eq!(probe(&server, &row.body).await, passed(backend), "{row:?}");

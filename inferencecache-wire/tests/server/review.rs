@@ -1,19 +1,14 @@
 //! Token reviews over HTTPS, against a double of the API server.
-#![cfg(all(feature = "server", feature = "tls"))]
-
-#[path = "common/certs.rs"]
-mod certs;
-#[path = "common/server.rs"]
-mod server;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::certs::{Authority, Mount};
+use crate::server::*;
 use axum::body::Body;
 use axum::http::{Request, Response};
-use certs::{Authority, Mount};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -24,7 +19,6 @@ use inferencecache_wire::http::auth::{Audiences, BearerGuard};
 use inferencecache_wire::http::review::{ApiServer, HttpTokenReviewer, NoReviewer};
 use inferencecache_wire::tls::{ServerFiles, ServerTls};
 use serde_json::{Value, json};
-use server::*;
 use tokio::net::TcpListener;
 
 const ACCOUNT: &str = "system:serviceaccount:ic:controller";

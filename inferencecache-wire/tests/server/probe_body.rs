@@ -52,7 +52,7 @@ fn check(body: &str, want: Result<(), Refusal>) {
 // server:130-136, field:44
 #[test]
 fn every_body_is_taken_or_refused_as_specified() {
-    let rows: Vec<Row> = serde_json::from_str(include_str!("cases/probe.json")).expect("the rows parse");
+    let rows: Vec<Row> = serde_json::from_str(include_str!("../cases/probe.json")).expect("the rows parse");
     assert!(rows.len() > 40, "only {} rows", rows.len());
     for row in &rows {
         assert!(!row.id.is_empty(), "{row:#?}");

@@ -106,7 +106,7 @@ fn check_knob(decoded: &Decoded, namespace: &str, knob: &str, want: &str, contex
 // policy:1-4, policy:6-33, policy:38-58, policy:62-96, field:44-45
 #[test]
 fn every_body_is_taken_or_refused_as_specified() {
-    let rows: Vec<Row> = serde_json::from_str(include_str!("cases/policy.json")).expect("the rows parse");
+    let rows: Vec<Row> = serde_json::from_str(include_str!("../cases/policy.json")).expect("the rows parse");
     assert!(rows.len() > 100, "only {} rows", rows.len());
     for row in &rows {
         assert!(!row.id.is_empty(), "{row:#?}");
@@ -158,7 +158,8 @@ fn check_refused(row: &Row, error: &PolicyError) {
 /// The full matrix of versions and values.
 #[test]
 fn older_versions_are_filled_in_and_the_newest_is_not() {
-    let rows: Vec<MatrixRow> = serde_json::from_str(include_str!("cases/policy_matrix.json")).expect("the rows parse");
+    let rows: Vec<MatrixRow> =
+        serde_json::from_str(include_str!("../cases/policy_matrix.json")).expect("the rows parse");
     for row in &rows {
         for (version, want) in (MINIMUM_VERSION..=VERSION).zip(&row.versions) {
             let knob = row.value.as_ref().map_or(String::new(), |value| format!(r#","{}":{value}"#, row.knob));

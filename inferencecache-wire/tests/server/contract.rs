@@ -1,12 +1,9 @@
 //! The eight RPCs over real sockets: one row of each kind for lookups, every row for producers and the rest.
 
-#[path = "common/server.rs"]
-mod server;
-
+use crate::server::*;
 use inferencecache_core::RESERVED_TENANT;
 use inferencecache_wire::pb;
 use inferencecache_wire::pb::cache_event::Type;
-use server::*;
 
 async fn serving(updates: Vec<pb::CacheStateUpdate>) -> (Running, Client) {
     let server = Setup::new().start().await;

@@ -1,14 +1,11 @@
 //! What operators see: counters, labels, warnings.
 
-#[path = "common/server.rs"]
-mod server;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
+use crate::server::*;
 use inferencecache_wire::pb;
-use server::*;
 use tracing::field::{Field, Visit};
 use tracing::span;
 use tracing::{Event, Metadata, Subscriber};

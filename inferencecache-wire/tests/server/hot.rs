@@ -1,5 +1,4 @@
 //! The hand-written codecs against prost: the same messages are accepted, with the same values, and the same bytes written.
-#![cfg(feature = "server")]
 
 use std::time::Duration;
 
