@@ -6,6 +6,8 @@ KEEP ?=
 SEEDS ?= 100
 SPEC ?= ../shared/spec
 CONFORMANCE ?= ../shared/conformance
+# What the programs are built from. After `make test`, BUILD="--workspace --all-features" has nothing left to build.
+BUILD ?= -p inferencecache-server -p kvevent-subscriber -p kvevent-fake-engine -p inferencecache-examples
 # Tools that the tree does not hold are kept out of it.
 CACHE ?= $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/inferencecache
 # The number in its name goes up with the list of packages.
@@ -19,7 +21,7 @@ help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 demo: ## Replay recorded engines through real processes and check each hint (CAPTURE=file, KEEP=1)
-	$(CARGO) build --bins -p inferencecache-server -p kvevent-subscriber -p kvevent-fake-engine -p inferencecache-examples
+	$(CARGO) build --bins $(BUILD)
 	target/debug/demo $(if $(KEEP),--keep) $(if $(CAPTURE),"$(CAPTURE)")
 
 test: ## Every test, examples included
@@ -37,7 +39,7 @@ lint: $(CACHE)/bin/cargo-deny ## fmt, clippy and docs with warnings denied, carg
 
 $(CACHE)/bin/cargo-deny:
 	@echo "installing cargo-deny $(DENY_VERSION) into $(CACHE) (a few minutes, once)"
-	$(CARGO) install --locked --root $(CACHE) --target-dir $(CACHE)/build cargo-deny@$(DENY_VERSION)
+	$(CARGO) install --debug --locked --root $(CACHE) --target-dir $(CACHE)/build cargo-deny@$(DENY_VERSION)
 	rm -rf $(CACHE)/build
 
 bench: ## Criterion benchmarks and the table of bytes per block
@@ -55,17 +57,17 @@ $(VENV):
 	$(CACHE)/venv/bin/pip install --quiet grpcio grpcio-tools pyyaml kubernetes requests jsonpatch
 	touch $@
 
-SERVER = target/release/inferencecache-server --grpc-bind-address=127.0.0.1:{grpc} \
+SERVER = target/debug/inferencecache-server --grpc-bind-address=127.0.0.1:{grpc} \
 	--http-bind-address=127.0.0.1:{http} --snapshot-bind-address=127.0.0.1:{internal} --insecure-disable-auth \
 	--lame-duck=0s
 PROTO = inferencecache-wire/proto/inferencecache/v1alpha1/inferencecache.proto
 
 conformance: $(VENV) ## Play the recorded answers of the Go implementation (CONFORMANCE=folder)
-	$(CARGO) build --release -p inferencecache-server
+	$(CARGO) build --bins $(BUILD)
 	$(CACHE)/venv/bin/python $(CONFORMANCE)/play.py --proto $(PROTO) --server "$(SERVER)" $(CONFORMANCE)/index.jsonl $(CONFORMANCE)/policy.jsonl
 
 clients: $(VENV) ## Other people's clients against the server: curl, grpcurl (installed if there is Go), Python
-	$(CARGO) build --bins -p inferencecache-server -p kvevent-subscriber -p kvevent-fake-engine -p inferencecache-examples
+	$(CARGO) build --bins $(BUILD)
 	@if command -v go >/dev/null && [ ! -x $(CACHE)/bin/grpcurl ]; then GOBIN=$(CACHE)/bin go install github.com/fullstorydev/grpcurl/cmd/grpcurl@$(GRPCURL_VERSION) || echo "grpcurl cannot be installed"; fi
 	PATH="$(CACHE)/bin:$$PATH" bins/server/tests/clients/run target/debug/inferencecache-server $(CACHE)/venv/bin/python
 
