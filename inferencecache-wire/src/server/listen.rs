@@ -27,10 +27,19 @@ pub(super) async fn bind(address: &str) -> Result<TcpListener, BindError> {
     for candidate in candidates {
         match listener(candidate) {
             Ok(listener) => return Ok(listener),
+            // To go on after any other failure would be to serve half of what was asked for, and not to say so.
+            Err(failure) if !is_absent(&failure) => return Err(error(failure.to_string())),
             Err(failure) => why = failure.to_string(),
         }
     }
     Err(error(why))
+}
+
+/// Whether this system has no such address at all, as one without IPv6, so that the next may be tried.
+fn is_absent(why: &io::Error) -> bool {
+    const FAMILY_NOT_SUPPORTED: i32 = 97;
+    matches!(why.kind(), io::ErrorKind::AddrNotAvailable | io::ErrorKind::Unsupported)
+        || why.raw_os_error() == Some(FAMILY_NOT_SUPPORTED)
 }
 
 /// Whether `address` has the form that [`Addresses`](super::Addresses) take; whether it can be bound is another matter.
@@ -81,7 +90,7 @@ fn listener(address: SocketAddr) -> io::Result<TcpListener> {
 
 #[cfg(test)]
 mod tests {
-    use super::{bind, check_address};
+    use super::*;
 
     #[tokio::test]
     async fn every_form_of_address_is_bound() {
@@ -106,6 +115,27 @@ mod tests {
         let listener = bind(":0").await.expect("a free port");
         let port = listener.local_addr().expect("bound").port();
         tokio::net::TcpStream::connect(("127.0.0.1", port)).await.expect("IPv4 is served");
+    }
+
+    /// server:160. The other half of the port is free, and is not taken for the whole.
+    #[tokio::test]
+    async fn a_port_that_is_taken_in_one_family_is_taken() {
+        let Ok(taken) = listener(([0, 0, 0, 0, 0, 0, 0, 1], 0).into()) else { return }; // no IPv6 here
+        drop(taken);
+        let six = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP)).expect("a socket");
+        six.set_only_v6(true).expect("set");
+        six.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)).into()).expect("a free port");
+        six.listen(1).expect("listens");
+        let port = six.local_addr().ok().and_then(|address| address.as_socket()).expect("bound").port();
+        let why = bind(&format!(":{port}")).await.expect_err("half of it is taken").to_string();
+        assert!(why.contains("in use"), "{why}");
+    }
+
+    #[test]
+    fn only_an_address_that_the_system_lacks_is_passed_over() {
+        use std::io::ErrorKind::{AddrInUse, AddrNotAvailable, PermissionDenied, Unsupported};
+        let absent = [Unsupported, AddrInUse, AddrNotAvailable, PermissionDenied].map(|kind| is_absent(&kind.into()));
+        assert_eq!(absent, [true, false, true, false]);
     }
 
     #[tokio::test]
