@@ -48,7 +48,7 @@ pub const ALPN_H2: &[u8] = b"h2";
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// Missing, not readable, or not a file.
+    /// Missing, not readable, or not a regular file.
     #[error("cannot read {}", path.display())]
     Read {
         /// The file.

@@ -1,7 +1,7 @@
 //! Something built from files, and built again when they change.
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -180,7 +180,11 @@ fn read(paths: &[PathBuf]) -> Result<(Sum, Vec<Vec<u8>>), TlsError> {
 
 fn read_file(path: &Path) -> Result<Vec<u8>, TlsError> {
     let mut content = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut content));
+    // To open a pipe is to wait for whoever writes to it.
+    let regular = std::fs::metadata(path).and_then(|found| {
+        if found.is_file() { Ok(()) } else { Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")) }
+    });
+    let read = regular.and_then(|()| File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut content));
     match read {
         Ok(length) if length as u64 > MAX_FILE => Err(TlsError::TooLarge { path: path.to_owned() }),
         Ok(_) => Ok(content),

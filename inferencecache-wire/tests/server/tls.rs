@@ -415,6 +415,12 @@ async fn files_that_cannot_be_used_are_named() {
     let directory = ServerFiles { cert: mount.dir().to_owned(), key: mount.key(), client_ca: None };
     let refused = Serving::over(directory).await.err().expect("refused");
     assert!(matches!(refused, TlsError::Read { .. }), "{refused}");
+    let pipe = mount.path("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());
+    let unfinished = Serving::over(ServerFiles { cert: pipe, key: mount.key(), client_ca: None });
+    let waited = tokio::time::timeout(Duration::from_secs(10), unfinished).await.expect("nobody writes to it");
+    let refused = waited.err().expect("refused").full();
+    assert!(refused.contains("pipe: not a regular file"), "{refused}");
     let files = ClientFiles { ca: mount.ca(), identity: None, server_name: Some("not a name".to_owned()) };
     let refused = ClientTls::load(files, &[], |_| {}).await.expect_err("refused");
     assert_eq!(refused.to_string(), "\"not a name\" is neither a DNS name nor an IP address");
