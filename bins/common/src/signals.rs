@@ -44,6 +44,15 @@ impl Shutdown {
     pub async fn wait(mut self) {
         let _ = self.0.wait_for(|asked| *asked).await;
     }
+
+    /// What `work` comes to; `None`, and `work` dropped, if the end is asked for first.
+    pub async fn unless_asked<F: Future>(&self, work: F) -> Option<F::Output> {
+        tokio::select! {
+            biased;
+            output = work => Some(output),
+            () = self.clone().wait() => None,
+        }
+    }
 }
 
 /// Runs `work`, which is handed a [`Shutdown`] that the first signal fires.
@@ -61,5 +70,23 @@ pub async fn run<F: Future>(mut signals: Signals, work: impl FnOnce(Shutdown) ->
         biased;
         output = work(Shutdown(asked)) => Ok(output),
         () = watcher => Err(Interrupted),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::{pending, ready};
+
+    #[tokio::test]
+    async fn work_that_takes_for_ever_ends_when_the_end_is_asked_for() {
+        let (ask, asked) = watch::channel(false);
+        let shutdown = Shutdown(asked);
+        let (output, ()) = tokio::join!(shutdown.unless_asked(pending::<u8>()), async {
+            tokio::task::yield_now().await;
+            ask.send_replace(true);
+        });
+        assert_eq!(output, None);
+        assert_eq!(shutdown.unless_asked(ready(7)).await, Some(7), "what is done is done");
     }
 }

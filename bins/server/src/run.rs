@@ -4,7 +4,7 @@ use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 
-use bins_common::signals::{self, Signals};
+use bins_common::signals::{self, Shutdown, Signals};
 use bins_common::{Exit, build, open_files};
 use inferencecache_core::resolve::Resolvers;
 use inferencecache_core::{Index, IndexOptions, PolicyStore, Router, T2Client};
@@ -13,7 +13,7 @@ use inferencecache_wire::http::auth::{Audiences, BearerGuard};
 use inferencecache_wire::http::review::{ApiServer, HttpTokenReviewer, NoReviewer, SERVICE_ACCOUNT_DIR};
 use inferencecache_wire::metrics::Metrics;
 use inferencecache_wire::second_tier::RedisStore;
-use inferencecache_wire::server::{GrpcTls, Server, ServerOptions, TlsLimits};
+use inferencecache_wire::server::{BoundServer, GrpcTls, Server, ServerOptions, TlsLimits};
 use inferencecache_wire::tls::ServerFiles;
 use tokio::runtime::Handle;
 
@@ -35,6 +35,23 @@ pub(crate) fn run(config: Config) -> Result<(), Exit> {
 
 async fn serve(config: Config) -> Result<(), Exit> {
     let signals = Signals::install().map_err(|why| Exit::failure(format!("cannot catch signals: {why}")))?;
+    let work = |shutdown: Shutdown| async move {
+        // Large models take their time to load.
+        let Some(server) = shutdown.unless_asked(start(config)).await else {
+            tracing::info!("graceful_shutdown_started");
+            tracing::info!("graceful_shutdown_done");
+            return Ok(());
+        };
+        server?.run(shutdown.wait()).await.map_err(|why| failed(&why))
+    };
+    signals::run(signals, work).await.unwrap_or_else(|signals::Interrupted| {
+        tracing::warn!("graceful_shutdown_interrupted");
+        Err(Exit::logged())
+    })
+}
+
+/// Everything up to the first connection.
+async fn start(config: Config) -> Result<BoundServer<Index>, Exit> {
     let access = access(config.auth).await?;
     let metrics = Arc::new(Metrics::default());
     metrics.set_build(build::VERSION, build::COMMIT);
@@ -76,13 +93,7 @@ async fn serve(config: Config) -> Result<(), Exit> {
             "listening"
         );
     }
-    match signals::run(signals, |shutdown| server.run(shutdown.wait())).await {
-        Ok(outcome) => outcome.map_err(|why| failed(&why)),
-        Err(signals::Interrupted) => {
-            tracing::warn!("graceful_shutdown_interrupted");
-            Err(Exit::logged())
-        }
-    }
+    Ok(server)
 }
 
 /// Makes room for the connections that are allowed, or says that there is none.

@@ -274,6 +274,33 @@ fn prompts_are_tokenised_with_the_models_of_a_directory() {
     assert!(status.success());
 }
 
+/// server:161. A vocabulary that takes seconds to load does not hold up the end.
+#[cfg(feature = "tokenizer")]
+#[test]
+fn a_signal_ends_it_while_it_starts() {
+    use std::fmt::Write as _;
+    use std::io::{BufRead as _, BufReader};
+    const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+    let root = tempfile::tempdir().expect("a directory");
+    std::fs::create_dir(root.path().join("large")).expect("created");
+    let mut vocabulary = String::new();
+    for rank in 0..1_000_000_usize {
+        let digits = [18, 12, 6, 0].map(|bits| char::from(BASE64[(rank >> bits) & 63])); // three bytes, others each time
+        let _ = writeln!(vocabulary, "{} {rank}", String::from_iter(digits));
+    }
+    std::fs::write(root.path().join("large/v.tiktoken"), vocabulary).expect("written");
+    let flags = ["--insecure-disable-auth", "--tokenizer-models-dir", root.path().to_str().expect("UTF-8")];
+    let mut child = command(&flags).spawn().expect("the binary starts");
+    let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines().map_while(Result::ok);
+    assert_eq!(lines.next().map(|line| message(&line)).as_deref(), Some("controller_auth_disabled"));
+    let kill = std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
+    assert!(kill.expect("kill runs").success());
+    let said: Vec<_> = lines.map(|line| message(&line)).collect();
+    assert_eq!(said, ["graceful_shutdown_started", "graceful_shutdown_done"]);
+    assert_eq!(child.wait().expect("a child of ours").code(), Some(0));
+}
+
 /// server:83. Every way a lookup can end, on an index that holds something, with prompts and keys that must not be seen.
 #[test]
 fn lookups_are_never_logged() {
