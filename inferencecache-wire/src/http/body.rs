@@ -6,9 +6,9 @@ use axum::body::Body;
 use http_body_util::BodyExt as _;
 
 /// How long a body may take to arrive.
-const TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 /// How much of a body that is too large is still read, so that its sender gets to see the answer.
-const DRAIN_BYTES: usize = 16 * 1024 * 1024;
+pub(crate) const DRAIN_BYTES: usize = 16 * 1024 * 1024;
 
 /// Why there is no body.
 #[derive(Debug, thiserror::Error)]

@@ -7,7 +7,7 @@
 
 pub mod access;
 pub mod auth;
-mod body;
+pub(crate) mod body;
 pub mod bridge;
 mod probe;
 pub mod public;

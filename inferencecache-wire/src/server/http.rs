@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 use super::ServerOptions;
+use super::linger::Lingering;
 use super::paced::Paced;
 use super::places::Activity;
 use crate::http::access::Peer;
@@ -36,8 +37,9 @@ impl Http {
         http.timer(TokioTimer::new()).header_read_timeout(self.options.header_timeout);
         let peer = stream.peer_addr().map(|address| Peer(address.ip()));
         let routes = TowerToHyperService::new(self.routes.clone());
-        let working = activity.clone();
-        let routes = service_fn(move |mut request: Request<Incoming>| {
+        let (working, ending) = (activity.clone(), self.stop.clone());
+        let routes = service_fn(move |request: Request<Incoming>| {
+            let mut request = Lingering::wrap(request, &ending);
             if let Ok(peer) = &peer {
                 request.extensions_mut().insert(*peer);
             }

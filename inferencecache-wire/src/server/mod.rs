@@ -30,6 +30,7 @@ mod grpc;
 mod handshake;
 mod http;
 mod lifecycle;
+mod linger;
 mod listen;
 mod paced;
 mod places;
@@ -71,7 +72,8 @@ pub struct Addresses {
 pub struct ServerOptions {
     /// Largest gRPC request message, in bytes. Default 4 MiB.
     pub max_message_bytes: usize,
-    /// Most bytes that incomplete gRPC messages may hold together; a call beyond it is refused. Default 256 MiB.
+    /// Most bytes that incomplete gRPC messages may hold together; a call beyond it is refused. As many again may be held by
+    /// large answers that their callers do not take. Default 256 MiB.
     pub max_unfinished_bytes: usize,
     /// Most calls at a time on one gRPC connection; more wait at the client. Default 1024.
     pub max_streams: u32,
