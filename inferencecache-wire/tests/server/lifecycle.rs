@@ -156,6 +156,42 @@ async fn listeners_are_closed_once_it_has_ended() {
     }
 }
 
+/// A listener that breaks takes the server with it, and is named; nothing is left half served.
+#[tokio::test]
+async fn a_listener_that_fails_ends_the_server() {
+    use inferencecache_wire::server::{Listeners, Server};
+    use socket2::{Domain, Socket, Type};
+    use tokio::net::{TcpListener, TcpStream};
+
+    // Bound and not listening: to accept on it fails for good.
+    let broken = || {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a free port");
+        socket.set_nonblocking(true).expect("set");
+        TcpListener::from_std(socket.into()).expect("registered")
+    };
+    for name in ["grpc", "http", "bridge"] {
+        let sound = async || TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let mut listeners = Listeners { grpc: sound().await, http: sound().await, bridge: sound().await };
+        match name {
+            "grpc" => listeners.grpc = broken(),
+            "http" => listeners.http = broken(),
+            _ => listeners.bridge = broken(),
+        }
+        let Setup { router, policies, metrics, access, .. } = Setup::new();
+        let server = Server::new(router, policies, access).metrics(metrics.clone());
+        let (readiness, server) = (server.readiness(), server.over(listeners));
+        let addresses = server.addresses().expect("bound");
+        let why = in_time("end", server.run(std::future::pending())).await.expect_err("nobody asked for the end");
+        assert_eq!(why.listener, name);
+        assert!(!readiness.is_ready());
+        assert!(metrics.render().contains("\ninferencecache_server_up 0\n"));
+        for address in addresses {
+            assert!(TcpStream::connect(address).await.is_err(), "{name}: {address}");
+        }
+    }
+}
+
 /// What has outlived its TTL is swept in the background.
 #[tokio::test]
 async fn the_index_is_swept() {
