@@ -89,7 +89,8 @@ pub(crate) fn flags() -> Flags {
     .integer(
         "grpc-max-unfinished-bytes",
         268_435_456,
-        "Bytes that incomplete gRPC messages may hold together; a call beyond it is refused.",
+        "Bytes that incomplete gRPC messages may hold together; a call beyond it is refused. As many again may be held by \
+             large answers that are not read.",
     )
     .integer(
         "grpc-max-connections",

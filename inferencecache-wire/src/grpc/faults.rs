@@ -21,7 +21,7 @@ use tonic::{Code, Status};
 use tower::Service;
 
 use super::budget::{Budget, Metered};
-use super::deadline;
+use super::{deadline, untaken};
 
 const STATUS: &str = "grpc-status";
 
@@ -142,7 +142,7 @@ where
         };
         if let Poll::Ready(Ok(mut response)) = Pin::new(inner).poll(cx) {
             mend(response.headers_mut());
-            return Poll::Ready(Ok(response));
+            return Poll::Ready(Ok(untaken::attach(response)));
         }
         let Some(limit) = this.limit.as_mut().filter(|limit| !limit.decoded.0.load(Ordering::Relaxed)) else {
             return Poll::Pending;

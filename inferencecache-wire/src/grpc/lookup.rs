@@ -20,6 +20,7 @@ use inferencecache_core::route::{FailOpen, Pending, ReasonCode, Step};
 use inferencecache_core::{Answer, Clock, IndexApi, Router};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::untaken::{Charge, Spent, Untaken};
 use crate::hot::{LookupReply, LookupRequest, Pooled};
 use crate::metrics::Metrics;
 
@@ -42,6 +43,7 @@ pub(super) struct Lookups<I: ?Sized> {
     tokenising: Arc<Semaphore>,
     tokenising_kib: Arc<Semaphore>,
     isolating: Arc<Semaphore>,
+    untaken: Arc<Untaken>,
 }
 
 /// A call under way. Observes itself as `TIMEOUT` if it is dropped: then its caller is gone.
@@ -53,14 +55,18 @@ struct Call<'a, I: IndexApi + ?Sized> {
 }
 
 impl<I: IndexApi + ?Sized> Lookups<I> {
-    pub(super) fn new(router: Router<I>, metrics: Arc<Metrics>, isolated: bool) -> Self {
+    pub(super) fn new(router: Router<I>, metrics: Arc<Metrics>, untaken: Arc<Untaken>, isolated: bool) -> Self {
         let [tokenising, tokenising_kib, isolating] =
             [TOKENISE_PERMITS, TOKENISE_KIB, ISOLATED_PERMITS].map(|n| Arc::new(Semaphore::new(n)));
-        Self { router, metrics, isolated, tokenising, tokenising_kib, isolating }
+        Self { router, metrics, isolated, tokenising, tokenising_kib, isolating, untaken }
     }
 
     /// Answers one call. `limit` is the caller's, from now on.
-    pub(super) async fn answer(&self, request: Pooled<LookupRequest>, limit: Option<Duration>) -> LookupReply {
+    pub(super) async fn answer(
+        &self,
+        request: Pooled<LookupRequest>,
+        limit: Option<Duration>,
+    ) -> (LookupReply, Charge) {
         let start = self.router.clock.monotonic();
         let deadline = limit.map(|limit| start.saturating_add(u64::try_from(limit.as_micros()).unwrap_or(u64::MAX)));
         let mut answer = LookupReply::scratch();
@@ -91,17 +97,26 @@ impl<I: IndexApi + ?Sized> Lookups<I> {
         }
     }
 
-    /// Counts the call and builds its response.
-    fn respond(&self, request: &LookupRequest, start: u64, answer: Box<Answer>) -> LookupReply {
+    /// Counts the call and builds its response. One that there is no room for becomes `NO_HINT`.
+    fn respond(&self, request: &LookupRequest, start: u64, answer: Box<Answer>) -> (LookupReply, Charge) {
         // The reserved tenant's calls took no time, by contract.
         let reserved = request.question().is_reserved();
         let latency = if reserved { Duration::ZERO } else { self.since(start) };
+        let mut reply = LookupReply { answer, adapter: String::new(), latency };
+        let charge = self.untaken.charge(reply.room()).unwrap_or_else(|Spent| {
+            *reply.answer = Answer::new(); // with its memory, which is what there is too much of
+            reply.answer.fail_open = Some(FailOpen::Saturated);
+            Charge::default()
+        });
+        let answer = &reply.answer;
         self.metrics.lookup(request.model(), answer.reason, !answer.rows().is_empty(), latency);
         if let Some(cause) = answer.fail_open {
             self.metrics.fail_open(cause.label());
         }
-        let adapter = if answer.consulted { request.adapter().to_owned() } else { String::new() };
-        LookupReply { answer, adapter, latency }
+        if answer.consulted {
+            request.adapter().clone_into(&mut reply.adapter);
+        }
+        (reply, charge)
     }
 
     fn since(&self, start: u64) -> Duration {
@@ -111,7 +126,7 @@ impl<I: IndexApi + ?Sized> Lookups<I> {
 
 impl<I: IndexApi + ?Sized> Call<'_, I> {
     /// The rest of a call that has to wait for another thread.
-    async fn wait(&mut self, step: Step, mut answer: Box<Answer>) -> LookupReply {
+    async fn wait(&mut self, step: Step, mut answer: Box<Answer>) -> (LookupReply, Charge) {
         let mut step = step;
         if let Step::Tokenise(pending) = step {
             step = self.tokenise(&pending, &mut answer).await;

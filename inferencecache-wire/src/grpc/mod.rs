@@ -4,7 +4,7 @@
 //! client::HintClient ──HTTP/2──> faults ──> dispatch ──> service ──> core::Router, core::IndexApi
 //!                                  │              ├─ lookup    LookupRoute: deadline, scratch, panics, one observation
 //!                                  │              └─ report    ReportCacheState: one message at a time
-//!                                  └─ the codes of faults that arise before a request exists
+//!                                  └─ the codes of faults that arise before a request exists, the bounds of what is half sent
 //! ```
 
 #[cfg(feature = "client")]
@@ -26,3 +26,8 @@ pub mod faults;
 mod lookup;
 #[cfg(feature = "server")]
 mod report;
+#[cfg(feature = "server")]
+mod untaken;
+
+#[cfg(feature = "server")]
+pub(crate) use self::untaken::{Held, UNCHARGED};

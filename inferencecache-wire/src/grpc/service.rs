@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inferencecache_core::{IndexApi, RESERVED_TENANT, Router};
+use prost::Message as _;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -32,6 +33,7 @@ pub use super::dispatch::Dispatch;
 use super::faults::{Decoded, Faults, mended};
 use super::lookup::Lookups;
 use super::report::{Carried, Reports};
+use super::untaken::{Spent, Untaken};
 use crate::hot::{LookupReply, LookupRequest, Pooled, Report};
 use crate::metrics::Metrics;
 use crate::{convert, pb};
@@ -61,6 +63,7 @@ pub type Mounted<I> = Faults<Dispatch<I>>;
 pub(super) struct Rpcs<I: ?Sized> {
     lookups: Lookups<I>,
     reports: Reports<I>,
+    untaken: Arc<Untaken>,
     stop: CancellationToken,
 }
 
@@ -93,7 +96,8 @@ impl<I: IndexApi + ?Sized> InferenceCacheService<I> {
         self
     }
 
-    /// Refuses calls with `RESOURCE_EXHAUSTED` while messages that are not complete hold more than `bytes` together.
+    /// Refuses calls with `RESOURCE_EXHAUSTED` while messages that are not complete hold more than `bytes` together. As many again
+    /// may be held by large answers that have not been taken; beyond that lookups get `NO_HINT`, and what may fail is refused.
     /// Default [`DEFAULT_BUDGET`].
     #[must_use]
     pub fn max_unfinished_bytes(mut self, bytes: usize) -> Self {
@@ -135,7 +139,8 @@ impl<I: IndexApi + ?Sized> InferenceCacheService<I> {
             metrics: metrics.clone(),
             sizes: BlockSizes::new(router.block_size),
         };
-        let rpcs = Rpcs { lookups: Lookups::new(router, metrics, isolated), reports, stop };
+        let untaken = Untaken::new(max_unfinished_bytes, metrics.clone());
+        let rpcs = Rpcs { lookups: Lookups::new(router, metrics, untaken.clone(), isolated), reports, untaken, stop };
         Faults::new(Dispatch::new(rpcs, max_message_bytes), budget, request_timeout)
     }
 }
@@ -155,7 +160,10 @@ impl<I: IndexApi + ?Sized> Rpcs<I> {
             decoded.set();
         }
         let limit = deadline::of(request.metadata().as_ref());
-        Ok(Response::new(self.lookups.answer(request.into_inner(), limit).await))
+        let (reply, charge) = self.lookups.answer(request.into_inner(), limit).await;
+        let mut response = Response::new(reply);
+        charge.travel_with(&mut response);
+        Ok(response)
     }
 
     pub(super) async fn report_cache_state(
@@ -195,12 +203,23 @@ impl<I: IndexApi + ?Sized> Rpcs<I> {
             return Ok(Response::new(convert::cache_state(Default::default())));
         }
         match catch_unwind(AssertUnwindSafe(|| self.reports.index.cache_state(tenant_id, model_id))) {
-            Ok(state) => Ok(Response::new(convert::cache_state(state))),
+            Ok(state) => self.charged(convert::cache_state(state)),
             Err(_) => {
                 self.reports.metrics.handler_panic("GetCacheState");
                 Err(Status::internal("the index failed"))
             }
         }
+    }
+
+    /// A response about any number of replicas, if there is room for it.
+    fn charged(&self, state: pb::GetCacheStateResponse) -> Result<Response<pb::GetCacheStateResponse>, Status> {
+        let bytes = state.encoded_len() + state.replicas.len() * size_of::<pb::ReplicaStats>();
+        let charge = self.untaken.charge(bytes);
+        let charge =
+            charge.map_err(|Spent| Status::resource_exhausted("answers that nobody takes hold too many bytes"))?;
+        let mut response = Response::new(state);
+        charge.travel_with(&mut response);
+        Ok(response)
     }
 
     /// No template source is configured: the caller hashes the prompt itself.

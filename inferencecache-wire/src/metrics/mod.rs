@@ -136,6 +136,7 @@ struct Families {
     closed_connections: IntCounterVec,
     refused_calls: IntCounter,
     refused_unfinished: IntCounter,
+    refused_answers: IntCounter,
     storage_entries: IntGauge,
     sweep_seconds: Gauge,
 }
@@ -363,6 +364,11 @@ impl Metrics {
         self.families.refused_unfinished.inc();
     }
 
+    /// Counts an answer that was refused because those not taken held too many bytes.
+    pub(crate) fn answer_refused(&self) {
+        self.families.refused_answers.inc();
+    }
+
     /// How long the last sweep took.
     pub fn swept(&self, took: Duration) {
         self.families.sweep_seconds.set(took.as_secs_f64());
@@ -545,6 +551,10 @@ impl Families {
             refused_unfinished: counter(
                 "inferencecache_grpc_unfinished_refused_total",
                 "Calls refused because incomplete messages held too many bytes.",
+            ),
+            refused_answers: counter(
+                "inferencecache_grpc_answers_refused_total",
+                "Answers refused, or NO_HINT instead, because large ones that nobody took held too many bytes.",
             ),
             storage_entries: gauge(
                 "inferencecache_index_storage_entries",

@@ -3,17 +3,16 @@
 //! A connection bounds its own streams; the product with the number of connections is far more than a process has. A call
 //! counts from its first header until its answer has been taken, so answers that nobody reads are bounded as well.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
 
-use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use hyper::body::Body as _;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::Response;
 
 use super::places::{Activity, Work};
+use crate::grpc::Held;
 use crate::metrics::Metrics;
 
 /// Counts calls.
@@ -30,13 +29,6 @@ pub(super) struct Calls {
 pub(super) struct Call {
     calls: Arc<Calls>,
     work: Work,
-}
-
-/// An answer that holds something for as long as it has not been taken.
-#[derive(Debug)]
-pub(super) struct Held<T> {
-    inner: Body,
-    _held: T,
 }
 
 impl Calls {
@@ -74,31 +66,5 @@ impl Call {
 impl Drop for Call {
     fn drop(&mut self) {
         self.calls.open.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl<T> Held<T> {
-    pub(super) fn new(inner: Body, held: T) -> Self {
-        Self { inner, _held: held }
-    }
-}
-
-impl<T: Unpin> HttpBody for Held<T> {
-    type Data = <Body as HttpBody>::Data;
-    type Error = <Body as HttpBody>::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        Pin::new(&mut self.inner).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
     }
 }

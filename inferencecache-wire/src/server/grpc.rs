@@ -24,16 +24,19 @@ use tonic_health::server::HealthReporter;
 use tower::Service as _;
 
 use super::ServerOptions;
-use super::calls::{Calls, Held};
+use super::calls::Calls;
 use super::handshake::Introduced;
 use super::http::until_asked;
 use super::places::Activity;
-use crate::grpc::faults;
 use crate::grpc::service::Mounted;
+use crate::grpc::{Held, UNCHARGED, faults};
 use crate::metrics::{Closed, Metrics};
 use crate::pb;
 
 const UNAVAILABLE: &str = "14";
+
+/// Longest head of a call, in bytes as HTTP/2 counts them; a longer one is answered 431.
+const MAX_HEADERS: u32 = 16 * 1024;
 
 /// Everything that is served on the port.
 pub(super) struct GrpcPort<I: IndexApi + ?Sized> {
@@ -134,6 +137,8 @@ impl<I: IndexApi + ?Sized> GrpcPort<I> {
         http.timer(TokioTimer::new())
             .keep_alive_interval(options.keepalive_interval)
             .keep_alive_timeout(options.keepalive_timeout)
+            .max_header_list_size(MAX_HEADERS)
+            .max_send_buf_size(UNCHARGED)
             .max_concurrent_streams(options.max_streams);
         let io = TokioIo::new(Introduced::within(options.header_timeout, stream));
         let connection = http.serve_connection(io, Connected { port: self.clone(), activity: activity.clone() });
