@@ -46,3 +46,4 @@ mod review;
 mod second_tier;
 mod tls;
 mod tokenize;
+mod unread;

@@ -2,15 +2,11 @@
 //! out and what must be counted.
 //!
 //! `data/kv_events_samples.json` holds cases `subscriber:1-84` in order; `data/field_cases.json` those seen in production.
-#![cfg(feature = "subscriber")]
-
-#[path = "common/calls.rs"]
-mod calls;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use calls::unhex;
+use crate::calls::{self, unhex};
 use inferencecache_wire::kvevents::{BatchHead, BatchSink, EngineDecoder, EngineEvent, Malformed, MsgpackDecoder};
 use inferencecache_wire::subscriber::blockmap::{BlockMap, Outcome, Report, StreamId};
 use inferencecache_wire::subscriber::config::{RemovalPolicy, Rules, UnknownParent};

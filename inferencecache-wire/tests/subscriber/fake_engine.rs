@@ -1,5 +1,4 @@
 //! The fake engine's payloads and sockets.
-#![cfg(feature = "testkit")]
 
 use std::time::Duration;
 

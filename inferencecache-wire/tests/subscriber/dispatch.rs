@@ -1,6 +1,5 @@
 //! Random lives of an engine and a server: whatever fails, restarts or lags in between, in the end the server holds exactly
 //! what the engine holds, and on the way it never sees two operations on one digest at once.
-#![cfg(feature = "subscriber")]
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};

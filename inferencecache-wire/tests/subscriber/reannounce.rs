@@ -1,5 +1,4 @@
 //! What is held stays known to a server that forgets, and what may be gone does not. Time is injected.
-#![cfg(feature = "testkit")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

@@ -1,14 +1,10 @@
 //! Numbered streams through sequences, decoder, map and window, with injected time: gaps, replays, duplicates, restarts and
 //! several ranks. No sockets; those are in `streams_sockets.rs`.
-#![cfg(feature = "testkit")]
-
-#[path = "common/calls.rs"]
-mod calls;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use calls::unhex;
+use crate::calls::{self, unhex};
 use inferencecache_wire::kvevents::MsgpackDecoder;
 use inferencecache_wire::subscriber::blockmap::Tier;
 use inferencecache_wire::subscriber::config::Rules;

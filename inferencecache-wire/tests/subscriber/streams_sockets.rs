@@ -1,14 +1,4 @@
 //! Gaps, replays, restarts, ranks and broken connections over real sockets, with the whole subscriber in between.
-#![cfg(all(feature = "server", feature = "testkit"))]
-
-#[path = "common/calls.rs"]
-#[expect(dead_code, reason = "shared with tests that have no sockets")]
-mod calls;
-#[path = "common/recorder.rs"]
-#[expect(dead_code, reason = "shared with other tests")]
-mod recorder;
-#[path = "common/running.rs"]
-mod running;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -19,15 +9,15 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use calls::unhex;
+use crate::calls::unhex;
+use crate::recorder::{Recorder, Rpc, eventually};
+use crate::running::{Running, config};
 use inferencecache_core::fingerprint::prefix_digests;
 use inferencecache_wire::pb;
 use inferencecache_wire::subscriber::Drained;
 use inferencecache_wire::subscriber::config::Config;
 use inferencecache_wire::testkit::fake_engine::{EngineOptions, FakeEngine, Publish, ReplayLayout};
 use inferencecache_wire::testkit::msgpack::Writer;
-use recorder::{Recorder, Rpc, eventually};
-use running::{Running, config};
 use serde::Deserialize;
 use serde_json::Value;
 

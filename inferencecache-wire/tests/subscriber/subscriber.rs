@@ -1,17 +1,12 @@
 //! The whole subscriber between a real ZMQ publisher and a real gRPC server, both in this process, on free ports.
-#![cfg(all(feature = "server", feature = "testkit"))]
-
-#[path = "common/recorder.rs"]
-mod recorder;
-#[path = "common/running.rs"]
-#[expect(dead_code, reason = "shared with other tests")]
-mod running;
 
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::recorder::{Recorder, Rpc, eventually};
+use crate::running::{Running, config};
 use inferencecache_core::fingerprint::{prefix_digests, wire_bytes};
 use inferencecache_wire::pb;
 use inferencecache_wire::subscriber::config::Config;
@@ -20,8 +15,6 @@ use inferencecache_wire::subscriber::{Drained, Subscriber};
 use inferencecache_wire::testkit::capture::Capture;
 use inferencecache_wire::testkit::fake_engine::{CapturePlayer, EngineOptions, FakeEngine, Publish};
 use inferencecache_wire::testkit::msgpack::Writer;
-use recorder::{Recorder, Rpc, eventually};
-use running::{Running, config};
 
 const TOPIC: &[u8] = b"kv-events";
 

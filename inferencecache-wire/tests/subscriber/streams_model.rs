@@ -5,7 +5,6 @@
 //! be another engine that has long passed the last number. Then two things must hold. Where nothing was
 //! missed for good, what the machines hold is what the engine holds. And whatever was missed, nothing counts as confirmed
 //! that the engine does not hold.
-#![cfg(feature = "testkit")]
 
 use std::collections::{BTreeSet, VecDeque};
 

@@ -1,5 +1,4 @@
 //! Payloads that want to do harm: lying lengths, endless nesting, noise. Nothing panics, nothing is slow, nothing grows.
-#![cfg(feature = "subscriber")]
 
 use inferencecache_wire::kvevents::{BatchHead, BatchSink, EngineDecoder, EngineEvent, Malformed, MsgpackDecoder};
 use inferencecache_wire::subscriber::config::Rules;

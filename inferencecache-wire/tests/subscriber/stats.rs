@@ -1,14 +1,10 @@
 //! The statistics path between a real page of metrics and a real gRPC server, both in this process, on free ports.
-#![cfg(all(feature = "server", feature = "testkit"))]
-
-#[path = "common/recorder.rs"]
-#[expect(dead_code, reason = "shared with tests that need more of it")]
-mod recorder;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::recorder::{Recorder, Rpc, eventually};
 use inferencecache_wire::pb;
 use inferencecache_wire::subscriber::Subscriber;
 use inferencecache_wire::subscriber::config::{Config, Identity};
@@ -16,7 +12,6 @@ use inferencecache_wire::subscriber::metrics::Metrics;
 use inferencecache_wire::subscriber::stats::StatsConfig;
 use inferencecache_wire::testkit::fake_engine::{EngineOptions, FakeEngine};
 use inferencecache_wire::testkit::msgpack::Writer;
-use recorder::{Recorder, Rpc, eventually};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinHandle;
 

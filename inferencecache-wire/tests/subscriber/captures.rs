@@ -1,6 +1,5 @@
 //! Recorded engines, replayed through decoder, map and window into a model of the server: what it then holds must predict
 //! how many tokens of each prompt the engine reused.
-#![cfg(feature = "subscriber")]
 
 use std::collections::HashSet;
 use std::path::Path;

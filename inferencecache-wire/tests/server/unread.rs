@@ -1,15 +1,12 @@
 //! Requests that are answered before their bodies have been read: the sender gets to send, and to see the answer.
 
-#[path = "common/server.rs"]
-mod server;
-
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use crate::server::*;
 use axum::http::HeaderMap;
 use inferencecache_wire::http::access::{Access, Decision, Denied, Guard};
 use inferencecache_wire::metrics::AuthPath;
-use server::*;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 

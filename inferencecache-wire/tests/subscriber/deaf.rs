@@ -1,7 +1,5 @@
 //! A peer that breaks the ZMTP protocol must not make the subscriber deaf: it dials again, for ever (field:25).
 
-#![cfg(feature = "subscriber")]
-
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};

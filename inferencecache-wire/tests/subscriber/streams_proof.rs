@@ -1,5 +1,4 @@
 //! Whether the publisher behind a connection that comes back, or has fallen silent, is the one that was heard.
-#![cfg(feature = "subscriber")]
 
 use inferencecache_wire::subscriber::blockmap::{BlockMap, StreamId, Ticks};
 use inferencecache_wire::subscriber::config::Rules;

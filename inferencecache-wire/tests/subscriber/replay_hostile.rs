@@ -2,7 +2,6 @@
 //!
 //! Whatever comes, nothing panics, the map keeps its bound, no replay applies more batches than were asked for, and the
 //! stream goes on.
-#![cfg(feature = "testkit")]
 
 use inferencecache_wire::kvevents::MsgpackDecoder;
 use inferencecache_wire::subscriber::config::Rules;
