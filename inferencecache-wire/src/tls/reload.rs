@@ -111,10 +111,7 @@ impl<R: Recipe> Shared<R> {
             Err(why) => return self.refuse(seen, &why, None),
         };
         if sum == seen.good {
-            if seen.bad.take().is_some() {
-                (self.observer)(Reload::Restored);
-            }
-            return;
+            return self.unchanged(seen);
         }
         if seen.still_bad(sum) {
             return;
@@ -123,6 +120,10 @@ impl<R: Recipe> Shared<R> {
             Ok(read) => read,
             Err(why) => return self.refuse(seen, &why, None),
         };
+        // The first look may have met a set half put back.
+        if sum == seen.good {
+            return self.unchanged(seen);
+        }
         let built = self.recipe.build(&contents).and_then(|next| {
             let current = self.current.read().clone();
             self.recipe.succeeds(&current, &next).map(|()| next)
@@ -135,6 +136,13 @@ impl<R: Recipe> Shared<R> {
                 (self.observer)(Reload::Replaced(&product));
             }
             Err(why) => self.refuse(seen, &why, Some(sum)),
+        }
+    }
+
+    /// The files hold what is in use.
+    fn unchanged(&self, seen: &mut Seen) {
+        if seen.bad.take().is_some() {
+            (self.observer)(Reload::Restored);
         }
     }
 
