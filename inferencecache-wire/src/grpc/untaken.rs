@@ -132,7 +132,7 @@ mod tests {
         budget.charge(6_000).expect("there is room").travel_with(&mut typed);
         budget.charge(6_000).expect_err("no room for a second one");
         budget.charge(UNCHARGED).expect("small ones are free");
-        let mut response = Response::new(Body::empty());
+        let mut response = Response::new(Body::new("not empty".to_owned()));
         *response.extensions_mut() = std::mem::take(typed.extensions_mut());
         let response = attach(response);
         budget.charge(6_000).expect_err("its body still lives");
