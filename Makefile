@@ -6,7 +6,7 @@ KEEP ?=
 SEEDS ?= 100
 SPEC ?= ../shared/spec
 CONFORMANCE ?= ../shared/conformance
-# What the programs are built from. After `make test`, BUILD="--workspace --all-features" has nothing left to build.
+# What the programs are built from. After `make test`, BUILD="--workspace --all-features --tests" has nothing left to build.
 BUILD ?= -p inferencecache-server -p kvevent-subscriber -p kvevent-fake-engine -p inferencecache-examples
 # Tools that the tree does not hold are kept out of it.
 CACHE ?= $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/inferencecache
