@@ -16,6 +16,7 @@ mod fake_engine;
 mod kvevents;
 mod kvevents_hostile;
 mod reannounce;
+mod relay;
 mod replay_hostile;
 mod stats;
 mod streams;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::calls::unhex;
 use crate::recorder::{Recorder, Rpc, eventually};
+use crate::relay::relay;
 use crate::running::{Running, config};
 use inferencecache_core::fingerprint::prefix_digests;
 use inferencecache_wire::pb;
@@ -467,29 +468,6 @@ async fn a_refused_dial_makes_the_next_frame_a_restart_even_when_its_number_fits
         assert_eq!((running.metric("engine_restarts_total"), running.metric("gaps_total")), (1.0, 0.0));
         let _ = running.stop().await;
     }
-}
-
-/// Forwards connections to an address until it is told to hold what it carries; new connections are forwarded.
-async fn relay(to: SocketAddr) -> (SocketAddr, tokio::sync::watch::Sender<u32>) {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let (holds, watch) = tokio::sync::watch::channel(0);
-    tokio::spawn(async move {
-        while let Ok((mut from, _)) = listener.accept().await {
-            let mut watch = watch.clone();
-            watch.mark_unchanged();
-            tokio::spawn(async move {
-                let mut to = tokio::net::TcpStream::connect(to).await.unwrap();
-                let copied = tokio::io::copy_bidirectional(&mut from, &mut to);
-                tokio::select! {
-                    _ = copied => {}
-                    // Keeps both sockets open and carries nothing any more.
-                    _ = watch.changed() => std::future::pending::<()>().await,
-                }
-            });
-        }
-    });
-    (address, holds)
 }
 
 async fn half_open(heartbeat: (Duration, Duration), limit: Duration) {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::recorder::{Recorder, Rpc, eventually};
+use crate::relay::relay;
 use crate::running::{Running, config};
 use inferencecache_core::fingerprint::{prefix_digests, wire_bytes};
 use inferencecache_wire::pb;
@@ -174,31 +175,6 @@ async fn a_publisher_that_comes_back_on_its_port_is_subscribed_to_again() {
         engine.restart().unwrap();
     }
     assert_eq!(running.metric("reconnects_total"), 2.0);
-}
-
-/// Forwards connections to an address until it is told to hold what it carries; new connections are forwarded.
-async fn relay(to: std::net::SocketAddr) -> (std::net::SocketAddr, tokio::sync::watch::Sender<u32>) {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let (holds, watch) = tokio::sync::watch::channel(0);
-    tokio::spawn(async move {
-        while let Ok((mut from, _)) = listener.accept().await {
-            let mut watch = watch.clone();
-            watch.mark_unchanged();
-            tokio::spawn(async move {
-                let mut to = tokio::net::TcpStream::connect(to).await.unwrap();
-                let copied = tokio::io::copy_bidirectional(&mut from, &mut to);
-                tokio::select! {
-                    _ = copied => {}
-                    _ = watch.changed() => {
-                        // Keeps both sockets open and carries nothing any more.
-                        std::future::pending::<()>().await;
-                    }
-                }
-            });
-        }
-    });
-    (address, holds)
 }
 
 // field:43
