@@ -5,6 +5,7 @@
 //!          └─ Stop: help, version, or a refusal that names its exit code
 //! ```
 //!
+//! * [`enter`]: what each `main` does.
 //! * [`flags`]: published flag names in all the forms Go's flag package takes.
 //! * [`duration`]: `100ms`, `1m30s`.
 //! * [`logging`]: one line an event on stderr, JSON or text, for this project's targets alone.
@@ -16,10 +17,12 @@
 
 pub mod build;
 pub mod duration;
+mod entry;
 mod exit;
 pub mod flags;
 pub mod logging;
 pub mod open_files;
 pub mod signals;
 
+pub use entry::enter;
 pub use exit::Exit;

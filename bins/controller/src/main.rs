@@ -6,13 +6,5 @@ mod args;
 mod run;
 
 fn main() -> ExitCode {
-    let flags = args::flags();
-    let values = match flags.parse(std::env::args_os().skip(1)) {
-        Ok(values) => values,
-        Err(stop) => return stop.report(),
-    };
-    match args::Config::from_values(&values).and_then(run::run) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(exit) => exit.report(),
-    }
+    bins_common::enter(&args::flags(), |values| args::Config::from_values(values).and_then(run::run))
 }
