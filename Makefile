@@ -91,7 +91,7 @@ crd-facts: $(VENV) ## Compare the definitions with those recorded from the Go im
 	$(CACHE)/venv/bin/python $(CONFORMANCE)/crd_facts.py --check $(CONFORMANCE)/crd-facts.jsonl inferencecache-kube/deploy/crds/*.yaml
 
 package: ## Pack the three libraries as a user would get them, and build each alone
-	$(CARGO) package --allow-dirty -p inferencecache-core -p inferencecache-wire -p inferencecache-kube
+	.ci/package
 
 features: ## Each library without features, and wire with each of its own
 	$(CARGO) check -p inferencecache-core --no-default-features

@@ -2,6 +2,8 @@
 
 pub mod adapters;
 pub mod api;
+#[cfg(feature = "controller")]
+pub mod controller;
 #[cfg(feature = "testkit")]
 pub mod testkit;
 #[cfg(feature = "webhook")]
