@@ -21,9 +21,8 @@ pub fn equal_after_defaults<T: Serialize>(rendered: &T, live: &T) -> bool {
 fn covers(rendered: &Value, live: &Value) -> bool {
     match (rendered, live) {
         (Value::Object(rendered), Value::Object(live)) => {
-            // An empty value is not kept apart from none.
             let kept = |key: &str, value: &Value| {
-                live.get(key).map_or(*value == json!(""), |other| covers_entry(key, value, other))
+                live.get(key).map_or_else(|| is_none(key, value), |other| covers_entry(key, value, other, live))
             };
             rendered.iter().all(|(key, value)| kept(key, value))
                 && live.iter().all(|(key, value)| rendered.contains_key(key) || is_default(key, value, live))
@@ -35,12 +34,27 @@ fn covers(rendered: &Value, live: &Value) -> bool {
     }
 }
 
-fn covers_entry(key: &str, rendered: &Value, live: &Value) -> bool {
+/// Whether an API server does not keep such a value apart from none.
+fn is_none(key: &str, value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        Value::Bool(flag) => !flag && matches!(key, "readOnly" | "hostNetwork" | "hostIPC" | "hostPID"),
+        Value::Number(_) => false,
+    }
+}
+
+fn covers_entry(key: &str, rendered: &Value, live: &Value, beside: &Map<String, Value>) -> bool {
     match (key, rendered, live) {
         ("requests" | "limits", Value::Object(one), Value::Object(other)) => {
-            // What is limited and not requested is requested by default, so a live map may hold more requests.
+            // What is limited and not requested is requested by default.
+            let by_default = |name: &String, amount: &Value| {
+                key == "requests" && beside.get("limits").and_then(|limits| limits.get(name)) == Some(amount)
+            };
             one.iter().all(|(name, amount)| other.get(name).is_some_and(|live| same_amount(amount, live)))
-                && (key == "requests" || one.len() == other.len())
+                && other.iter().all(|(name, amount)| one.contains_key(name) || by_default(name, amount))
         }
         ("sizeLimit", one, other) => same_amount(one, other),
         _ => covers(rendered, live),
@@ -66,6 +80,9 @@ fn is_default(key: &str, value: &Value, beside: &Map<String, Value>) -> bool {
         "value" | "type" => *value == json!(""),
         "readOnly" => *value == json!(false),
         "requests" => beside.get("limits") == Some(value),
+        // Given by the cluster to Services that can be reached from outside.
+        "nodePort" => true,
+        "defaultMode" => *value == json!(0o644),
         "imagePullPolicy" => *value == json!("IfNotPresent") || *value == json!("Always"),
         _ => value.as_object().is_some_and(Map::is_empty) || value.as_array().is_some_and(Vec::is_empty),
     }
@@ -93,7 +110,8 @@ mod tests {
             "readinessProbe": {"httpGet": {"path": "/", "port": "p", "scheme": "HTTP"}, "timeoutSeconds": 2,
                 "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}}));
         assert!(equal_after_defaults(&rendered, &live));
-        let empty = container(json!({"name": "a", "env": [{"name": "PATH", "value": ""}]}));
+        let empty = container(json!({"name": "a", "resources": {}, "command": [],
+            "env": [{"name": "PATH", "value": ""}]}));
         assert!(equal_after_defaults(&empty, &container(json!({"name": "a", "env": [{"name": "PATH"}]}))));
         assert!(!equal_after_defaults(&live, &rendered));
     }
@@ -105,6 +123,7 @@ mod tests {
             json!({"name": "a", "args": ["x", "y"], "resources": {"limits": {"memory": "1Gi"}}}),
             json!({"name": "a", "args": ["x"], "resources": {"limits": {"memory": "2Gi"}}}),
             json!({"name": "a", "args": ["x"], "resources": {"limits": {"memory": "1Gi", "cpu": "1"}}}),
+            json!({"name": "a", "args": ["x"], "resources": {"limits": {"memory": "1Gi"}, "requests": {"cpu": "1"}}}),
             json!({"name": "a", "args": ["x"], "resources": {"limits": {"memory": "1Gi"}}, "tty": true}),
             json!({"name": "a", "args": ["x"], "resources": {"limits": {"memory": "1Gi"}}, "command": ["sh"]}),
             json!({"name": "a", "args": ["x"]}),

@@ -57,6 +57,12 @@ pub const NODE_IP: &str = "INFERENCECACHE_NODE_IP";
 
 /// Label: what an object is.
 pub const APP_NAME: &str = "app.kubernetes.io/name";
+/// Value of [`APP_NAME`] on what runs a managed store.
+pub const CACHE_BACKEND: &str = "cachebackend";
+/// Label: which one of several an object belongs to.
+pub const APP_INSTANCE: &str = "app.kubernetes.io/instance";
+/// Label of what runs a managed store: `spec.type` of its backend.
+pub const BACKEND_TYPE: &str = "inferencecache.io/backend-type";
 /// Label: who looks after an object.
 pub const APP_MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Value of [`APP_MANAGED_BY`].
@@ -77,3 +83,5 @@ pub const NODE_GENERATION: &str = "inferencecache.io/node-local-generation";
 pub const NODE_TARGET: &str = "inferencecache.io/node-local-target-node";
 /// Annotation of a node's LMCache server: name of its shared memory.
 pub const NODE_SHM_NAME: &str = "inferencecache.io/node-local-shm-name";
+/// Annotation of a node's LMCache server: since when its node has had no engine, RFC 3339.
+pub const NODE_IDLE_SINCE: &str = "inferencecache.io/node-local-idle-since";

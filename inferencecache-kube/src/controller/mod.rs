@@ -14,6 +14,7 @@
 //!  watch      what wakes them up        condition  types, reasons, how one is changed
 //! ```
 
+pub mod backend;
 pub mod condition;
 pub mod queue;
 pub mod recorder;

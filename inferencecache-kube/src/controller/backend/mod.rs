@@ -1,0 +1,21 @@
+//! CacheBackend: from an object and its cluster to children and status.
+//!
+//! ```text
+//!  CacheBackend ─▶ dispatch::decide ─▶ Plan ─▶ children::apply ─▶ Outcome ─▶ status
+//!                       │                          │
+//!                  adapters, workload         servers (pure), ownership,
+//!                  (renders)                  workload (merges)
+//! ```
+//!
+//! 1. Whether something exists is asked of the API server, never of a store that watches feed.
+//! 2. Only an object whose controller is this CacheBackend, by uid, is changed or deleted; see [`ownership`].
+//! 3. Nothing is written that is there already, and nothing at all once the CacheBackend is being deleted.
+//! 4. Children come down with their owner: there are no finalizers.
+
+pub mod children;
+pub mod dispatch;
+pub mod engines;
+pub mod error;
+pub mod ownership;
+pub mod servers;
+pub mod workload;
