@@ -5,6 +5,9 @@
 //!                       │                          │
 //!                  adapters, workload         servers (pure), ownership,
 //!                  (renders)                  workload (merges)
+//!
+//!  run (watches, workers) ─▶ reconcile (one pass)      status     pure: facts and time in, status out
+//!  triggers  who wakes whom  live  listings            probing    calls of the probe, beside the passes
 //! ```
 //!
 //! 1. Whether something exists is asked of the API server, never of a store that watches feed.
@@ -16,6 +19,13 @@ pub mod children;
 pub mod dispatch;
 pub mod engines;
 pub mod error;
+pub mod live;
+pub mod metrics;
 pub mod ownership;
+pub mod probing;
+mod reconcile;
+pub mod run;
 pub mod servers;
+mod status;
+mod triggers;
 pub mod workload;

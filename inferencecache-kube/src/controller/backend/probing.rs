@@ -226,3 +226,95 @@ impl std::fmt::Debug for Desk {
             .finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Answers after a second, and counts.
+    #[derive(Default)]
+    struct Server {
+        calls: AtomicUsize,
+        forgotten: AtomicUsize,
+    }
+
+    impl ProbeBackend for Server {
+        fn probe(&self, _: Request) -> Answer<'_> {
+            self.calls.fetch_add(1, Ordering::SeqCst);
+            Box::pin(async {
+                tokio::time::sleep(SECOND).await;
+                Ok(Report::default())
+            })
+        }
+
+        fn forget(&self, _: &str) {
+            self.forgotten.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn desk() -> (Arc<Server>, Desk, Key) {
+        let server = Arc::new(Server::default());
+        let desk = Desk::new(Some(Arc::clone(&server) as _), CancellationToken::new());
+        (server, desk, ("ns".to_owned(), "cache".to_owned()))
+    }
+
+    fn ask(desk: &Desk, key: &Key) -> tokio::sync::oneshot::Receiver<Key> {
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let request = Request { backend: "ns/cache".to_owned(), hash_scheme: "vllm".to_owned(), backend_type: None };
+        desk.call(key.clone(), request, Instant::now(), move |key| {
+            let _ = tell.send(key);
+        });
+        told
+    }
+
+    /// controller:91,101
+    #[tokio::test(start_paused = true)]
+    async fn an_object_rests_once_its_answer_is_published() {
+        let (server, desk, key) = desk();
+        assert_eq!(desk.view(&key, Instant::now()), View::Due);
+        let told = ask(&desk, &key);
+        assert_eq!(desk.view(&key, Instant::now()), View::Underway);
+        assert!(ask(&desk, &key).await.is_err(), "one call at a time");
+        assert_eq!(told.await.as_ref(), Ok(&key), "the object is woken");
+        assert_eq!(desk.view(&key, Instant::now()), View::Answered(Ok(Report::default())));
+        desk.used(&key, true);
+        assert_eq!(desk.view(&key, Instant::now()), View::Resting(INTERVAL - SECOND), "from when the call began");
+        tokio::time::sleep(INTERVAL).await;
+        assert_eq!(desk.view(&key, Instant::now()), View::Due);
+
+        ask(&desk, &key).await.expect("an answer");
+        desk.used(&key, false);
+        assert_eq!(desk.view(&key, Instant::now()), View::Due, "not published, so it counts for nothing");
+        ask(&desk, &key).await.expect("an answer");
+        tokio::time::sleep(INTERVAL).await;
+        assert_eq!(desk.view(&key, Instant::now()), View::Due, "an answer grows old");
+        assert_eq!(server.calls.load(Ordering::SeqCst), 3);
+    }
+
+    /// controller:100 field:55
+    #[tokio::test(start_paused = true)]
+    async fn what_is_forgotten_is_due_at_once_and_its_call_brings_nothing() {
+        let (server, desk, key) = desk();
+        let lost = ask(&desk, &key);
+        desk.forget(&key);
+        assert_eq!(desk.view(&key, Instant::now()), View::Due);
+        let told = ask(&desk, &key);
+        assert!(lost.await.is_err(), "nobody is woken by it");
+        told.await.expect("the second call is its own");
+        desk.gone(&key);
+        assert!(desk.lock().list.is_empty());
+        assert_eq!(server.forgotten.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn a_request_says_whom_it_is_about() {
+        let backend = serde_json::json!({"metadata": {"name": "c", "namespace": "n"}, "spec": {"runtime": "SGLang"}});
+        let backend: CacheBackend = serde_json::from_value(backend).expect("a backend");
+        let expected = Request { backend: "n/c".to_owned(), hash_scheme: "sglang".to_owned(), backend_type: None };
+        assert_eq!(Request::about(&backend), expected);
+    }
+}

@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
+use super::pod;
 use crate::api::names;
-use crate::controller::backend::pods;
 use crate::controller::condition::{MESSAGE_BYTES, Verdict, reasons};
 use crate::controller::text::cut;
 
@@ -12,12 +12,12 @@ const CRASH_LOOP: &str = "CrashLoopBackOff";
 /// The first wired engine, by name, that crashes again and again; `None` where none does.
 pub(crate) fn crash_looping<'a>(owned: impl Iterator<Item = &'a Pod>, engine_container: &str) -> Option<Verdict> {
     let looping = |pod: &&Pod| engine(pod, engine_container).is_some_and(is_looping);
-    let pod = owned.filter(looping).min_by(|one, other| one.metadata.name.cmp(&other.metadata.name))?;
-    let container = engine(pod, engine_container).map(|status| status.name.as_str()).unwrap_or_default();
+    let found = owned.filter(looping).min_by(|one, other| one.metadata.name.cmp(&other.metadata.name))?;
+    let container = engine(found, engine_container).map(|status| status.name.as_str()).unwrap_or_default();
     let message = format!(
         "container {container} of wired Pod {} is in {CRASH_LOOP}; the wiring may be the cause, or not. Annotation {} on its \
          Pods leaves them unwired, and takes them out of routing too",
-        pods::name(&pod.metadata),
+        pod::name(found),
         names::SKIP_INJECT
     );
     Some(Verdict::new(false, reasons::CRASH_LOOPING, cut(&message, MESSAGE_BYTES)))

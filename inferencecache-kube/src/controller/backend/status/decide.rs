@@ -11,11 +11,11 @@ use super::gate::{self, Gated};
 use super::kernel::Kernels;
 use super::matched::{self, Wanted};
 use super::storage::{self, Managed};
-use super::{compat, kernel, probe, shape, typed_topology};
+use super::{compat, kernel, probe, shape};
 use crate::api::backend::RemoteStorage;
 use crate::api::{CacheBackend, CacheBackendStatus, names};
 use crate::controller::backend::dispatch::Mode;
-use crate::controller::backend::pods::{self, Record};
+use crate::controller::backend::engines::{is_owned, is_selected, topology};
 use crate::controller::condition::{MESSAGE_BYTES, State, Verdict, find, reasons, remove, set, types};
 use crate::controller::text::{cut, stamp};
 
@@ -152,7 +152,7 @@ impl Pass<'_> {
 
     /// Ready before gate and probe, of objects with a connector of ours; others start from `other`.
     fn base(&self, other: Verdict, tier: Option<&Verdict>) -> Verdict {
-        if typed_topology(self.facts.backend).is_none() {
+        if topology(self.facts.backend).is_none() {
             return other;
         }
         let connector = find(&self.after.conditions, types::CONNECTOR_READY)
@@ -349,11 +349,7 @@ impl Pass<'_> {
     fn kernels(&self) -> Option<Kernels> {
         let facts = self.facts;
         let all = facts.pods?;
-        let record = Record::of(facts.backend);
-        let selector = facts.backend.spec.selector();
-        let engines = all.iter().filter(|pod| {
-            selector.is_some_and(|labels| pods::selects(labels, pod.metadata.labels.as_ref())) && record.owns(pod)
-        });
+        let engines = all.iter().filter(|pod| is_selected(pod, facts.backend) && is_owned(pod, facts.backend));
         Some(kernel::judge(engines))
     }
 
@@ -366,14 +362,13 @@ impl Pass<'_> {
 
     fn compatibility(&mut self, generation: i64) {
         let Some(all) = self.facts.pods else { return };
-        let record = Record::of(self.facts.backend);
-        let owned = all.iter().filter(|pod| record.owns(pod));
+        let owned = all.iter().filter(|pod| is_owned(pod, self.facts.backend));
         let verdict = compat::crash_looping(owned, self.facts.engine_container);
         self.set_or_remove(types::ENGINE_COMPATIBILITY, verdict, generation);
     }
 
     fn annotation(&self, key: &str) -> Option<&str> {
-        pods::annotation(&self.facts.backend.metadata, key)
+        self.facts.backend.metadata.annotations.as_ref()?.get(key).map(String::as_str)
     }
 }
 

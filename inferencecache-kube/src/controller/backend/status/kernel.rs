@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod};
 
+use super::pod;
 use crate::api::names;
-use crate::controller::backend::pods;
 use crate::controller::condition::{MESSAGE_BYTES, State, Verdict, reasons};
 use crate::controller::text::cut;
 
@@ -30,7 +30,7 @@ enum Outcome {
 /// Judges the engines of this object.
 pub(crate) fn judge<'a>(engines: impl Iterator<Item = &'a Pod>) -> Kernels {
     let outcomes: Vec<(&str, Outcome)> =
-        engines.filter_map(|pod| Some((pods::name(&pod.metadata), outcome(pod)?))).collect();
+        engines.filter_map(|engine| Some((pod::name(engine), outcome(engine)?))).collect();
     let all = outcomes.len();
     let failed: Vec<&str> = outcomes
         .iter()

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::api::{CacheBackend, CacheBackendStatus};
-use crate::controller::backend::pods;
+use crate::controller::backend::engines::{is_finished, is_selected};
 
 /// Replicas that the namespace's Deployments want of Pods which the selector would find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,9 +42,9 @@ pub(crate) fn count(
             ..Matched::default()
         };
     };
-    let found: Vec<&Pod> = all.iter().filter(|pod| pods::selects(selector, pod.metadata.labels.as_ref())).collect();
+    let found: Vec<&Pod> = all.iter().filter(|pod| is_selected(pod, backend)).collect();
     let count = i32::try_from(found.len()).unwrap_or(i32::MAX);
-    let unfinished = found.iter().filter(|pod| !pods::is_finished(pod)).count();
+    let unfinished = found.iter().filter(|pod| !is_finished(pod)).count();
     let churn = match wanted {
         Some(Wanted::Replicas(replicas)) => i64::try_from(unfinished) != Ok(replicas),
         Some(Wanted::Nobody) | None => false,

@@ -22,23 +22,10 @@ pub(crate) mod gate;
 pub(crate) mod kernel;
 pub(crate) mod matched;
 pub(crate) mod patch;
+mod pod;
 pub(crate) mod probe;
 pub(crate) mod shape;
 pub(crate) mod storage;
 
 #[cfg(test)]
 mod tests;
-
-use crate::api::CacheBackend;
-use crate::api::backend::{CacheType, Topology};
-
-/// Where the servers of an object with a connector of ours run; `None` for every other object.
-pub(crate) fn typed_topology(backend: &CacheBackend) -> Option<Topology> {
-    let spec = &backend.spec;
-    let topology = spec.lm_cache.as_ref().map(|lm_cache| &lm_cache.topology)?;
-    let ours = *spec.effective_type() == CacheType::LmCache && !spec.events_only();
-    match topology {
-        Topology::PodLocal | Topology::NodeLocal if ours => Some(topology.clone()),
-        _ => None,
-    }
-}

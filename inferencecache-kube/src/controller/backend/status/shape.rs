@@ -1,9 +1,9 @@
 //! Which mode a status was written in, told by its shape: the conditions that each mode sets and removes. A change of mode starts
 //! the wait for the first event anew, and no field says the mode.
 
-use super::typed_topology;
 use crate::api::{CacheBackend, CacheBackendStatus};
 use crate::controller::backend::dispatch::Mode;
+use crate::controller::backend::engines::topology;
 use crate::controller::condition::{find, types};
 
 /// What tells modes apart.
@@ -25,7 +25,7 @@ pub(crate) fn changed(backend: &CacheBackend, mode: Mode, before: &CacheBackendS
     }
     let connector = before.connector.is_some() || has(types::CONNECTOR_READY);
     let written = Shape { storage, connector: connector && !storage, degraded: has(types::DEGRADED) };
-    let typed = typed_topology(backend).is_some();
+    let typed = topology(backend).is_some();
     let expected = match mode {
         Mode::Managed => Shape { storage: true, connector: false, degraded: true },
         Mode::External => Shape { storage: true, connector: false, degraded: false },

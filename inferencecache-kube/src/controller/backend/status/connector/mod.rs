@@ -8,10 +8,10 @@ mod pod_local;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::typed_topology;
+use super::pod;
 use crate::api::CacheBackend;
 use crate::api::backend::{ConnectorMode, ConnectorStatus, EnginePodCoverage, Topology};
-use crate::controller::backend::pods::{self, Record};
+use crate::controller::backend::engines::{is_active, is_ready, is_selected, node_of, topology};
 use crate::controller::condition::{State, Verdict, reasons};
 
 /// What becomes of the connector's part of the status.
@@ -27,21 +27,18 @@ pub(crate) enum Connector {
 
 /// Judges the Pods of a namespace; `None` where they could not be read.
 pub(crate) fn judge(backend: &CacheBackend, pods: Option<&[Pod]>) -> Connector {
-    let Some(topology) = typed_topology(backend) else { return Connector::Absent };
+    let Some(topology) = topology(backend) else { return Connector::Absent };
     let Some(all) = pods else { return Connector::Kept };
-    let record = Record::of(backend);
     let engines = active(backend, all);
     match topology {
-        Topology::NodeLocal => node_local::judge(backend, &record, &engines, all),
-        _ => pod_local::judge(&record, &engines),
+        Topology::NodeLocal => node_local::judge(backend, &engines, all),
+        _ => pod_local::judge(backend, &engines),
     }
 }
 
 /// The active engines, by name.
 fn active<'a>(backend: &CacheBackend, all: &'a [Pod]) -> Vec<&'a Pod> {
-    let Some(selector) = backend.spec.selector() else { return Vec::new() };
-    let selected = |pod: &&Pod| pods::selects(selector, pod.metadata.labels.as_ref()) && pods::is_active(pod);
-    let mut engines: Vec<&Pod> = all.iter().filter(selected).collect();
+    let mut engines: Vec<&Pod> = all.iter().filter(|pod| is_selected(pod, backend) && is_active(pod)).collect();
     engines.sort_by(|one, other| one.metadata.name.cmp(&other.metadata.name));
     engines
 }
@@ -61,7 +58,7 @@ fn summary(topology: Topology, engines: &[Covered<'_>], desired: usize, ready: u
         mode: Some(ConnectorMode::Multiprocess),
         topology: Some(topology),
         matched_engine_pods: number(engines.len()),
-        ready_engine_pods: count(&|engine| engine.covered && pods::is_ready(engine.pod)),
+        ready_engine_pods: count(&|engine| engine.covered && is_ready(engine.pod)),
         desired_servers: number(desired),
         ready_servers: number(ready),
         covered_engine_pods: count(&|engine| engine.covered),
@@ -69,9 +66,9 @@ fn summary(topology: Topology, engines: &[Covered<'_>], desired: usize, ready: u
         engine_pod_coverage: engines
             .iter()
             .map(|engine| EnginePodCoverage {
-                name: pods::name(&engine.pod.metadata).to_owned(),
-                node_name: pods::node(engine.pod).map(ToOwned::to_owned),
-                ready: pods::is_ready(engine.pod),
+                name: pod::name(engine.pod).to_owned(),
+                node_name: node_of(engine.pod).map(ToOwned::to_owned),
+                ready: is_ready(engine.pod),
                 covered: engine.covered,
                 reason: engine.reason.to_owned(),
             })

@@ -2,60 +2,37 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use k8s_openapi::api::core::v1::Pod;
 
-use super::{Connector, Covered, summary, unfit};
+use super::{Connector, Covered, pod, summary, unfit};
 use crate::adapters::lmcache::node_local::Identity;
 use crate::api::backend::Topology;
 use crate::api::{CacheBackend, names};
-use crate::controller::backend::pods::{self, Record};
+use crate::controller::backend::engines::{annotation, is_owned, is_ready, is_verified, node_of};
+use crate::controller::backend::servers::{is_current, servers};
 use crate::controller::condition::{Verdict, reasons};
 
-const SHM: &str = "/dev/shm";
-
-pub(super) fn judge(backend: &CacheBackend, record: &Record, engines: &[&Pod], all: &[Pod]) -> Connector {
+pub(super) fn judge(backend: &CacheBackend, engines: &[&Pod], all: &[Pod]) -> Connector {
     let block = backend.spec.lm_cache.as_ref().and_then(|lm_cache| lm_cache.node_local.as_ref());
     let (Some(server), Ok(identity)) = (block.and_then(|block| block.server.as_ref()), Identity::of(backend)) else {
         return Connector::Kept;
     };
-    let servers: Vec<&Pod> = all.iter().filter(|pod| is_current(pod, record, &identity)).collect();
-    let pool = Pool::of(record, engines, &servers, usize::try_from(server.max_gpu_workers).unwrap_or(0));
-    let engines: Vec<Covered<'_>> = engines.iter().map(|pod| pool.cover(record, pod)).collect();
+    let servers: Vec<&Pod> = servers(backend, all).filter(|pod| counts(pod, backend, &identity)).collect();
+    let pool = Pool::of(backend, engines, &servers, usize::try_from(server.max_gpu_workers).unwrap_or(0));
+    let engines: Vec<Covered<'_>> = engines.iter().map(|pod| pool.cover(backend, pod)).collect();
     let ready = pool.desired().filter(|node| pool.healthy_on(node) == 1).count();
     let status = summary(Topology::NodeLocal, &engines, pool.desired().count(), ready);
     let verdict = unfit(&engines).unwrap_or_else(|| pool.verdict(&engines, ready));
     Connector::Is(Box::new(status), verdict)
 }
 
-/// Whether a Pod is a server of this object as it is now, and not ending.
-fn is_current(pod: &Pod, record: &Record, identity: &Identity) -> bool {
-    let is = |key: &str, value: &str| pods::annotation(&pod.metadata, key) == Some(value);
-    record.serves(pod)
-        && pod.metadata.deletion_timestamp.is_none()
-        && is(names::NODE_OWNER, &record.owner)
-        && is(names::NODE_OWNER_UID, &record.uid)
-        && is(names::NODE_GENERATION, &record.generation)
-        && is(names::NODE_SHM_NAME, &identity.shm_name)
-        && pod.spec.as_ref().is_some_and(|spec| shares_memory(spec, identity))
-}
-
-/// Whether the server works on the node's shared memory of this object, whole and writable, under its name.
-fn shares_memory(spec: &PodSpec, identity: &Identity) -> bool {
-    let Some(server) = spec.containers.iter().find(|container| container.name == names::MP_SERVER_CONTAINER) else {
-        return false;
-    };
-    let blank = |path: &Option<String>| path.as_deref().unwrap_or_default().is_empty();
-    let mount = server.volume_mounts.iter().flatten().find(|mount| mount.mount_path == SHM);
-    let Some(mount) = mount.filter(|mount| mount.read_only != Some(true)) else { return false };
-    let volume = spec.volumes.iter().flatten().find(|volume| volume.name == mount.name);
-    let path = volume.and_then(|volume| volume.host_path.as_ref());
-    let named = |pair: &[String]| matches!(pair, [flag, name] if flag == "--shm-name" && *name == identity.shm_name);
-    blank(&mount.sub_path)
-        && blank(&mount.sub_path_expr)
-        && path.is_some_and(|path| {
-            path.path == identity.host_directory && path.type_.as_deref() == Some("DirectoryOrCreate")
-        })
-        && server.args.as_deref().unwrap_or_default().windows(2).any(named)
+/// Whether a Pod of ours is a server of this object as it is now, and not ending.
+fn counts(pod: &Pod, backend: &CacheBackend, identity: &Identity) -> bool {
+    let meta = &backend.metadata;
+    let owner = annotation(pod, names::NODE_OWNER).and_then(|owner| owner.split_once('/'));
+    pod.metadata.deletion_timestamp.is_none()
+        && owner == meta.namespace.as_deref().zip(meta.name.as_deref())
+        && is_current(pod, backend, identity)
 }
 
 /// Nodes with owned engines, and what serves them.
@@ -70,18 +47,18 @@ struct Pool<'a> {
 }
 
 impl<'a> Pool<'a> {
-    fn of(record: &Record, engines: &[&'a Pod], servers: &[&'a Pod], workers: usize) -> Self {
+    fn of(backend: &CacheBackend, engines: &[&'a Pod], servers: &[&'a Pod], workers: usize) -> Self {
         let mut pool = Self { owned: BTreeMap::new(), healthy: BTreeMap::new(), blocked: BTreeSet::new(), workers };
-        for engine in engines.iter().filter(|engine| record.owns(engine)) {
-            if let Some(node) = pods::node(engine) {
+        for engine in engines.iter().filter(|engine| is_owned(engine, backend)) {
+            if let Some(node) = node_of(engine) {
                 *pool.owned.entry(node).or_default() += 1;
             }
         }
         for server in servers {
-            let Some(target) = pods::annotation(&server.metadata, names::NODE_TARGET) else { continue };
+            let Some(target) = annotation(server, names::NODE_TARGET) else { continue };
             let containers = server.status.as_ref().and_then(|status| status.container_statuses.as_ref());
-            let serving = pods::is_serving(containers, names::MP_SERVER_CONTAINER);
-            if pods::node(server) == Some(target) && pods::is_ready(server) && serving {
+            let serving = pod::is_serving(containers, names::MP_SERVER_CONTAINER);
+            if node_of(server) == Some(target) && is_ready(server) && serving {
                 *pool.healthy.entry(target).or_default() += 1;
             }
             if lacks_ports(server) {
@@ -100,17 +77,17 @@ impl<'a> Pool<'a> {
     }
 
     fn within_workers(&self, pod: &Pod) -> bool {
-        let owned = pods::node(pod).and_then(|node| self.owned.get(node)).copied().unwrap_or(0);
+        let owned = node_of(pod).and_then(|node| self.owned.get(node)).copied().unwrap_or(0);
         (1..=self.workers).contains(&owned)
     }
 
-    fn cover<'p>(&self, record: &Record, pod: &'p Pod) -> Covered<'p> {
-        let verified = record.verifies(pod);
-        let healthy = pods::node(pod).map_or(0, |node| self.healthy_on(node));
+    fn cover<'p>(&self, backend: &CacheBackend, pod: &'p Pod) -> Covered<'p> {
+        let verified = is_verified(pod, backend);
+        let healthy = node_of(pod).map_or(0, |node| self.healthy_on(node));
         let covered = verified && self.within_workers(pod) && healthy == 1;
         let reason = if !verified {
             reasons::INJECTION_UNVERIFIED
-        } else if pods::node(pod).is_none() {
+        } else if node_of(pod).is_none() {
             reasons::ENGINE_SCHEDULING_PENDING
         } else if !self.within_workers(pod) {
             reasons::NODE_WORKERS_EXCEEDED
@@ -135,20 +112,20 @@ impl<'a> Pool<'a> {
             return no(reasons::NODE_PORT_CONFLICT, format!("the server of node {node} does not get its host ports"));
         }
         if let Some(engine) =
-            engines.iter().find(|engine| pods::node(engine.pod).is_some() && !self.within_workers(engine.pod))
+            engines.iter().find(|engine| node_of(engine.pod).is_some() && !self.within_workers(engine.pod))
         {
-            let node = pods::node(engine.pod).unwrap_or_default();
+            let node = node_of(engine.pod).unwrap_or_default();
             let owned = self.owned.get(node).copied().unwrap_or(0);
             return no(
                 reasons::NODE_WORKERS_EXCEEDED,
                 format!("node {node} has {owned} engine Pods; its server serves maxGPUWorkers = {}", self.workers),
             );
         }
-        if let Some(node) = engines.iter().filter_map(|e| pods::node(e.pod)).find(|node| self.healthy_on(node) > 1) {
+        if let Some(node) = engines.iter().filter_map(|e| node_of(e.pod)).find(|node| self.healthy_on(node) > 1) {
             return no(reasons::NODE_SERVERS_AMBIGUOUS, format!("node {node} has more than one healthy server"));
         }
         let all = engines.len();
-        let good = engines.iter().filter(|engine| engine.covered && pods::is_ready(engine.pod)).count();
+        let good = engines.iter().filter(|engine| engine.covered && is_ready(engine.pod)).count();
         if ready == desired && good == all {
             let message = format!("{all}/{all} engine Pods are served by {desired} node servers");
             return Verdict::new(true, reasons::CONNECTOR_READY, message);
@@ -162,7 +139,7 @@ impl<'a> Pool<'a> {
 
 /// Whether the scheduler says that the ports are taken.
 fn lacks_ports(pod: &Pod) -> bool {
-    pods::condition(pod, "PodScheduled").is_some_and(|scheduled| {
+    pod::condition(pod, "PodScheduled").is_some_and(|scheduled| {
         let message = scheduled.message.as_deref().unwrap_or_default().to_lowercase();
         scheduled.status == "False"
             && scheduled.reason.as_deref() == Some("Unschedulable")

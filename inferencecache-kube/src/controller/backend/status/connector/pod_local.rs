@@ -2,19 +2,19 @@
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::{Connector, Covered, summary, unfit};
+use super::{Connector, Covered, pod, summary, unfit};
 use crate::api::backend::Topology;
-use crate::api::names;
-use crate::controller::backend::pods::{self, Record};
+use crate::api::{CacheBackend, names};
+use crate::controller::backend::engines::{is_ready, is_verified};
 use crate::controller::condition::{Verdict, reasons};
 
-pub(super) fn judge(record: &Record, engines: &[&Pod]) -> Connector {
-    let engines: Vec<Covered<'_>> = engines.iter().map(|pod| cover(record, pod)).collect();
+pub(super) fn judge(backend: &CacheBackend, engines: &[&Pod]) -> Connector {
+    let engines: Vec<Covered<'_>> = engines.iter().map(|pod| cover(backend, pod)).collect();
     let ready = engines.iter().filter(|engine| engine.covered).count();
     let status = summary(Topology::PodLocal, &engines, engines.len(), ready);
     let verdict = unfit(&engines).unwrap_or_else(|| {
         let all = engines.len();
-        if ready == all && engines.iter().all(|engine| pods::is_ready(engine.pod)) {
+        if ready == all && engines.iter().all(|engine| is_ready(engine.pod)) {
             return Verdict::new(
                 true,
                 reasons::CONNECTOR_READY,
@@ -27,10 +27,10 @@ pub(super) fn judge(record: &Record, engines: &[&Pod]) -> Connector {
     Connector::Is(Box::new(status), verdict)
 }
 
-fn cover<'a>(record: &Record, pod: &'a Pod) -> Covered<'a> {
-    let verified = record.verifies(pod);
+fn cover<'a>(backend: &CacheBackend, pod: &'a Pod) -> Covered<'a> {
+    let verified = is_verified(pod, backend);
     let sidecars = pod.status.as_ref().and_then(|status| status.init_container_statuses.as_ref());
-    let covered = verified && pods::is_serving(sidecars, names::MP_SERVER_CONTAINER);
+    let covered = verified && pod::is_serving(sidecars, names::MP_SERVER_CONTAINER);
     let reason = match (verified, covered) {
         (false, _) => reasons::INJECTION_UNVERIFIED,
         (true, true) => reasons::CONNECTOR_READY,
