@@ -59,6 +59,13 @@ impl Line {
     }
 }
 
+/// How many lines from the first on have these words.
+// By itself: the registers suffice.
+#[inline(never)]
+pub(super) fn lines_alike(lines: &[Line], words: &[[[u8; 8]; 8]]) -> usize {
+    lines.iter().zip(words).take_while(|(line, words)| line.is(words)).count()
+}
+
 /// The chunks of one generation.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Chunks(Vec<Arc<[Line]>>);
@@ -89,6 +96,14 @@ impl Chunks {
     pub(super) fn pair(&self, line: u32) -> Option<&[Line; 2]> {
         let (chunk, offset) = split(line);
         self.0.get(chunk)?.get(offset..)?.first_chunk()
+    }
+
+    /// Neighbouring lines from this one on, at most so many and none beyond its chunk.
+    #[inline]
+    pub(super) fn side_by_side(&self, line: u32, most: usize) -> Option<&[Line]> {
+        let (chunk, offset) = split(line);
+        let lines = self.0.get(chunk)?.get(offset..)?;
+        lines.get(..most.min(lines.len())).filter(|lines| !lines.is_empty())
     }
 
     /// The lines of an extent.

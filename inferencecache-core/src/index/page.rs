@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use crate::index::arena::{Chunks, Line, MAX_CLASS, NIL};
-use crate::index::table::{Conflict, Directories, Miss, Word, first_cell, probe, touch};
+use crate::index::table::{Conflict, Directories, Miss, Spot, Word};
 use crate::time::Micros;
 
 /// Positions of a page.
@@ -152,6 +152,14 @@ impl<'a> Head<'a> {
     /// The hash line of an eighth; [`NIL`] when it has none.
     pub(super) fn eighth(self, eighth: u32) -> u32 {
         self.0[0].half(8 + eighth as usize)
+    }
+
+    /// The hash lines from an eighth on, as far as they lie side by side.
+    #[inline]
+    pub(super) fn words_from(self, eighth: u32, lines: &'a Chunks) -> Option<&'a [Line]> {
+        let first = self.eighth(eighth);
+        let most = (1..8 - eighth).find(|&next| self.eighth(eighth + next) != first.wrapping_add(next));
+        lines.side_by_side(first, most.unwrap_or(8 - eighth) as usize)
     }
 
     pub(super) fn set_live(self, live: u64) {
@@ -319,6 +327,16 @@ pub(super) struct Found<'a> {
     pub(super) position: u32,
     pub(super) version: u64,
     pub(super) head: Head<'a>,
+    /// The hash lines from the position's on, as far as they lie side by side.
+    pub(super) words: &'a [Line],
+}
+
+impl Found<'_> {
+    /// Asks memory for the words from here on, and for the page's first records.
+    #[inline]
+    pub(super) fn touch(&self) -> u64 {
+        self.words.iter().fold(self.head.0[1].get(0), |sum, line| sum ^ line.get(0))
+    }
 }
 
 impl Layout {
@@ -326,18 +344,24 @@ impl Layout {
         Cells { heads: &self.heads, lines: &self.lines }
     }
 
-    /// Where a word is stored.
+    /// Where a hash belongs.
     #[inline]
-    pub(super) fn find(&self, word: Word, hash: u64) -> Result<Result<Found<'_>, Miss<'_>>, Conflict> {
-        probe(&self.directories, &self.buckets, hash, |cell| {
-            let cell = Cell::unpack(cell);
-            let head = self.cells().head(cell.page).ok_or(Conflict)?;
-            let number = head.eighth(cell.position / 8);
+    pub(super) fn spot(&self, hash: u64) -> Result<Spot<'_>, Conflict> {
+        Spot::of(&self.directories, &self.buckets, hash)
+    }
+
+    /// Where a word is stored, of all the words that belong to this spot.
+    #[inline]
+    pub(super) fn find<'a>(&'a self, word: Word, spot: &Spot<'a>) -> Result<Result<Found<'a>, Miss<'a>>, Conflict> {
+        spot.probe(|cell| {
+            let Cell { page, position } = Cell::unpack(cell);
+            let head = self.cells().head(page).ok_or(Conflict)?;
+            let number = head.eighth(position / 8);
             if number == NIL {
                 return Ok(None);
             }
             let Some(line) = self.lines.line(number) else { return Err(Conflict) };
-            let at = cell.position as usize % 8;
+            let at = position as usize % 8;
             if line.get(at) != word.bits {
                 return Ok(None);
             }
@@ -346,29 +370,23 @@ impl Layout {
                 return Err(Conflict);
             }
             // Now that the page's version is known: is the word really there?
-            let there = head.eighth(cell.position / 8) == number
-                && head.live() >> cell.position & 1 == 1
+            let there = head.eighth(position / 8) == number
+                && head.live() >> position & 1 == 1
                 && head.wide() == word.wide
                 && line.get(at) == word.bits;
-            Ok(there.then_some(Found { page: cell.page, position: cell.position, version, head }))
+            if !there {
+                return Ok(None);
+            }
+            let words = head.words_from(position / 8, &self.lines).ok_or(Conflict)?;
+            Ok(Some(Found { page, position, version, head, words }))
         })
     }
 
-    /// Asks memory for the table's share of a word that will be looked for soon.
-    pub(super) fn touch(&self, hash: u64) -> u64 {
-        touch(&self.directories, &self.buckets, hash)
-    }
-
-    /// The same for the page that it is probably in.
-    pub(super) fn touch_head(&self, hash: u64) -> u64 {
-        let head = first_cell(&self.directories, &self.buckets, hash).and_then(|cell| self.cells().head(cell >> 6));
+    /// Asks memory for the page that is probably at a spot.
+    #[inline]
+    pub(super) fn touch_head(&self, spot: &Spot<'_>) -> u64 {
+        let head = spot.first_cell().and_then(|cell| self.cells().head(cell >> 6));
         head.map_or(0, |Head([first, second])| first.get(1) ^ second.get(0))
-    }
-
-    /// The same for the words of a page from this position on, and for its first records.
-    pub(super) fn touch_words(&self, head: Head<'_>, position: u32) -> u64 {
-        let lines = (position / 8..8).filter_map(|eighth| self.lines.line(head.eighth(eighth)));
-        lines.fold(head.0[1].get(0), |sum, line| sum ^ line.get(0))
     }
 
     /// Whether the pages that were read are still what they were.

@@ -198,59 +198,74 @@ impl Miss<'_> {
     }
 }
 
-/// Asks memory for the buckets of a hash, so that they are near when they are needed.
-pub(super) fn touch(directories: &Directories, buckets: &Chunks, hash: u64) -> u64 {
-    let directory = &directories[shard_of(hash)];
-    let entry = directory[index_in(directory, hash)].load(Ordering::Relaxed);
-    let Some(segment) = Segment::unpack(entry) else { return 0 };
-    let (first, second) = segment.homes(hash);
-    let word = |line| buckets.line(line).map_or(0, |bucket| bucket.get(1));
-    word(first) ^ word(second)
+/// Where a hash belongs, on the way to finding out what is there.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Spot<'a> {
+    slot: &'a AtomicU64,
+    entry: u64,
+    /// Its buckets; nothing where no segment is yet.
+    homes: Option<[&'a Line; 2]>,
+    tag: u8,
 }
 
-/// The first cell that may hold the word of this hash, unproven.
-pub(super) fn first_cell(directories: &Directories, buckets: &Chunks, hash: u64) -> Option<u32> {
-    let directory = &directories[shard_of(hash)];
-    let (first, second) = Segment::unpack(directory[index_in(directory, hash)].load(Ordering::Relaxed))?.homes(hash);
-    let tag = tag_of(hash);
-    [first, second].into_iter().find_map(|line| {
-        let bucket = buckets.line(line)?;
-        slots_of(marked(bucket, tag)).next().map(|slot| cell_at(bucket, slot))
-    })
-}
-
-/// Offers `check` each cell that may hold the word of this hash, until it takes one.
-pub(super) fn probe<'a, T>(
-    directories: &'a Directories,
-    buckets: &'a Chunks,
-    hash: u64,
-    mut check: impl FnMut(u32) -> Result<Option<T>, Conflict>,
-) -> Result<Result<T, Miss<'a>>, Conflict> {
-    let directory = &directories[shard_of(hash)];
-    let slot = &directory[index_in(directory, hash)];
-    let entry = slot.load(Ordering::Acquire);
-    if entry == GONE {
-        return Err(Conflict);
-    }
-    let mut miss = Miss { slot, entry, buckets: [None, None] };
-    let Some(segment) = Segment::unpack(entry) else { return Ok(Err(miss)) };
-    let (first, second) = segment.homes(hash);
-    let tag = tag_of(hash);
-    let homes = [buckets.line(first).ok_or(Conflict)?, buckets.line(second).ok_or(Conflict)?];
-    // Both at once, so that the second is on its way when the first turns out to be the wrong one.
-    let seen = homes.map(|bucket| version(bucket, Ordering::Acquire));
-    for (number, bucket) in homes.into_iter().enumerate().take(if first == second { 1 } else { 2 }) {
-        for slot in slots_of(marked(bucket, tag)) {
-            if let Some(found) = check(cell_at(bucket, slot))? {
-                return Ok(Ok(found));
-            }
-        }
-        if seen[number] & 1 == 1 {
+impl<'a> Spot<'a> {
+    /// Reads the directory; a conflict when the buckets are younger than what this reader looks through.
+    #[inline]
+    pub(super) fn of(directories: &'a Directories, buckets: &'a Chunks, hash: u64) -> Result<Self, Conflict> {
+        let directory = &directories[shard_of(hash)];
+        let slot = &directory[index_in(directory, hash)];
+        let entry = slot.load(Ordering::Acquire);
+        if entry == GONE {
             return Err(Conflict);
         }
-        miss.buckets[number] = Some((bucket, seen[number]));
+        let homes = match Segment::unpack(entry) {
+            Some(segment) => {
+                let (first, second) = segment.homes(hash);
+                Some([buckets.line(first).ok_or(Conflict)?, buckets.line(second).ok_or(Conflict)?])
+            }
+            None => None,
+        };
+        Ok(Self { slot, entry, homes, tag: tag_of(hash) })
     }
-    Ok(Err(miss))
+
+    /// Asks memory for its buckets, so that they are near when they are needed.
+    #[inline]
+    pub(super) fn touch(&self) -> u64 {
+        self.homes.map_or(0, |[first, second]| first.get(1) ^ second.get(1))
+    }
+
+    /// The first cell that may hold the word, unproven.
+    #[inline]
+    pub(super) fn first_cell(&self) -> Option<u32> {
+        self.homes?
+            .into_iter()
+            .find_map(|bucket| slots_of(marked(bucket, self.tag)).next().map(|slot| cell_at(bucket, slot)))
+    }
+
+    /// Offers `check` each cell that may hold the word, until it takes one.
+    #[inline]
+    pub(super) fn probe<T>(
+        &self,
+        mut check: impl FnMut(u32) -> Result<Option<T>, Conflict>,
+    ) -> Result<Result<T, Miss<'a>>, Conflict> {
+        let mut miss = Miss { slot: self.slot, entry: self.entry, buckets: [None, None] };
+        let Some(homes) = self.homes else { return Ok(Err(miss)) };
+        // Both at once, so that the second is on its way when the first turns out to be the wrong one.
+        let seen = homes.map(|bucket| version(bucket, Ordering::Acquire));
+        let several = !std::ptr::eq(homes[0], homes[1]);
+        for (number, bucket) in homes.into_iter().enumerate().take(1 + usize::from(several)) {
+            for slot in slots_of(marked(bucket, self.tag)) {
+                if let Some(found) = check(cell_at(bucket, slot))? {
+                    return Ok(Ok(found));
+                }
+            }
+            if seen[number] & 1 == 1 {
+                return Err(Conflict);
+            }
+            miss.buckets[number] = Some((bucket, seen[number]));
+        }
+        Ok(Err(miss))
+    }
 }
 
 // === the writer ===
@@ -298,7 +313,7 @@ impl Table {
 
     /// Asks memory for the buckets of a hash, so that they are near when they are needed.
     pub(super) fn touch(&self, hash: u64) -> u64 {
-        touch(&self.directories, self.buckets.chunks(), hash)
+        Spot::of(&self.directories, self.buckets.chunks(), hash).map_or(0, |spot| spot.touch())
     }
 
     /// The first cell of this hash that `is` takes.

@@ -10,12 +10,13 @@ use std::sync::Arc;
 
 use arc_swap::Guard;
 
+use crate::index::arena::lines_alike;
 use crate::index::lookup::Scratch;
 use crate::index::page::{Found, Layout, POSITIONS, Record};
 use crate::index::partition::Partition;
 use crate::index::replicas::NameTable;
 use crate::index::store::{bits, generation_of};
-use crate::index::table::{Conflict, Miss, Word};
+use crate::index::table::{Conflict, Miss, Spot, Word};
 use crate::query::{Capture, HashList, Query};
 use crate::time::Micros;
 
@@ -58,6 +59,15 @@ impl Run {
         Self { slot, matched: 0, oldest: Micros::MAX, tier: i32::MIN, depth: 0, capture, stretch: Stretch::default() }
     }
 
+    /// Goes on by so many blocks with so many tokens.
+    #[inline]
+    fn take(&mut self, taken: u32, tokens: i64) {
+        self.stretch.taken = taken;
+        self.matched = i32::try_from(i64::from(self.matched) + tokens).unwrap_or(i32::MAX);
+        self.depth += taken;
+    }
+
+    #[inline]
     fn fold(&mut self, seen: Micros, tier: i32) {
         self.oldest = self.oldest.min(seen);
         self.tier = if self.tier == 0 || tier == 0 { 0 } else { self.tier.max(tier) };
@@ -126,23 +136,18 @@ impl<'v> Guesses<'v> {
     /// Looks several pages up, each step for all of them before the next step.
     fn guess(&mut self, view: &View<'v>, hashes: &HashList<'_>, block: usize) {
         self.from = Some(block);
-        let (layout, seed) = (view.layout, view.partition.seed);
-        let word = |i: usize| Word::narrow(hashes.get(block + i * Self::PAGE));
-        let hashed: [Option<(Word, u64)>; GUESSES] =
-            std::array::from_fn(|i| word(i).map(|word| (word, word.hash(seed))));
+        let mut spots: [Option<(Word, Spot<'v>)>; GUESSES] = [None; GUESSES];
         let mut near = 0;
-        for (_, hash) in hashed.iter().flatten() {
-            near ^= layout.touch(*hash);
+        for (spot, hash) in spots.iter_mut().zip((block..hashes.len()).step_by(Self::PAGE)) {
+            *spot = view.spot(hashes.get(hash));
+            near ^= spot.map_or(0, |(_, spot)| spot.touch());
         }
-        for (_, hash) in hashed.iter().flatten() {
-            near ^= layout.touch_head(*hash);
+        for (_, spot) in spots.iter().flatten() {
+            near ^= view.layout.touch_head(spot);
         }
-        self.found = hashed.map(|hashed| {
-            let (word, hash) = hashed?;
-            layout.find(word, hash).ok()?.ok()
-        });
-        for found in self.found.iter().flatten() {
-            near ^= layout.touch_words(found.head, found.position);
+        for (found, spot) in self.found.iter_mut().zip(&spots) {
+            *found = spot.and_then(|(word, spot)| view.layout.find(word, &spot).ok()?.ok());
+            near ^= found.map_or(0, |found| found.touch());
         }
         std::hint::black_box(near);
     }
@@ -237,7 +242,7 @@ impl Ask<'_> {
                 scratch.reads.push((found.page, found.version));
             }
             if hashes.len() - block > 8 && guesses.ahead(block).is_none() {
-                std::hint::black_box(view.layout.touch_words(found.head, found.position));
+                std::hint::black_box(found.touch());
             }
             let length = view.matching(&found, hashes, block)?;
             let several = self.cover(view, &found, block, length, scratch)?;
@@ -310,22 +315,22 @@ impl Ask<'_> {
     fn advance(&self, block: usize, scratch: &mut Scratch) {
         let Scratch { runs, active, .. } = scratch;
         let counts = self.query.block_token_counts.get(block..).unwrap_or_default();
+        if let &[number] = active.as_slice() {
+            let run = &mut runs[number as usize];
+            let taken = run.stretch.covered.trailing_ones();
+            run.take(taken, self.sum(counts, taken));
+            return;
+        }
         let mut sums = [0i64; POSITIONS as usize + 1];
-        let alone = active.len() == 1;
-        if !alone {
-            let mut sum = 0;
-            for (to, &count) in sums[1..].iter_mut().zip(counts) {
-                sum += i64::from(count);
-                *to = sum;
-            }
+        let mut sum = 0;
+        for (to, &count) in sums[1..].iter_mut().zip(counts) {
+            sum += i64::from(count);
+            *to = sum;
         }
         for &number in active.iter() {
             let run = &mut runs[number as usize];
             let taken = run.stretch.covered.trailing_ones();
-            run.stretch.taken = taken;
-            let sum = if alone { self.sum(counts, taken) } else { sums[taken as usize] };
-            run.matched = i32::try_from(i64::from(run.matched) + sum).unwrap_or(i32::MAX);
-            run.depth += taken;
+            run.take(taken, sums[taken as usize]);
         }
     }
 
@@ -372,12 +377,20 @@ impl Scratch {
     /// Ends the runs that did not reach the end of the stretch.
     fn end_stretch(&mut self, length: u32) {
         let Self { runs, active, .. } = self;
-        active.retain(|&number| {
+        let mut goes_on = |number: u32| {
             let run = &mut runs[number as usize];
             let goes_on = run.stretch.taken == length;
             run.stretch = Stretch::default();
             goes_on
-        });
+        };
+        match active.as_slice() {
+            &[number] => {
+                if !goes_on(number) {
+                    active.clear();
+                }
+            }
+            _ => active.retain(|&number| goes_on(number)),
+        }
     }
 }
 
@@ -386,7 +399,16 @@ impl<'a> View<'a> {
     #[inline]
     fn find(&self, hash: &[u8]) -> Result<Option<Result<Found<'a>, Miss<'a>>>, Conflict> {
         let Some(word) = self.partition.word(hash) else { return Ok(None) };
-        self.layout.find(word, word.hash(self.partition.seed)).map(Some)
+        let spot = self.layout.spot(word.hash(self.partition.seed))?;
+        self.layout.find(word, &spot).map(Some)
+    }
+
+    /// Where a hash of 8 bytes belongs, if anywhere.
+    #[inline]
+    fn spot(&self, hash: &[u8]) -> Option<(Word, Spot<'a>)> {
+        let word = Word::narrow(hash)?;
+        let spot = self.layout.spot(word.hash(self.partition.seed)).ok()?;
+        Some((word, spot))
     }
 
     /// How many blocks of the request, from `block` on, lie one after the other in the page. At least the one found.
@@ -414,20 +436,23 @@ impl<'a> View<'a> {
 
     /// How many of these words lie in the page, from the one found on.
     fn compare_words(&self, found: &Found<'_>, words: &[[u8; 8]]) -> Result<u32, Conflict> {
-        let mut rest = words;
-        let mut position = found.position;
+        let (mut rest, mut position, mut lines) = (words, found.position, found.words);
         while !rest.is_empty() {
-            let line = self.layout.lines.line(found.head.eighth(position / 8)).ok_or(Conflict)?;
-            let from = position as usize % 8;
-            if let (0, Some((eight, others))) = (from, rest.split_first_chunk::<8>())
-                && line.is(eight)
-            {
-                (rest, position) = (others, position + 8);
-                continue;
+            if lines.is_empty() {
+                lines = found.head.words_from(position / 8, &self.layout.lines).ok_or(Conflict)?;
             }
+            let from = position as usize % 8;
+            if from == 0 {
+                let alike = lines_alike(lines, rest.as_chunks().0);
+                (rest, lines, position) = (&rest[alike * 8..], &lines[alike..], position + index_of(alike * 8));
+                if rest.is_empty() || lines.is_empty() {
+                    continue;
+                }
+            }
+            // The first line, the last one, or the one that differs.
             let here = (8 - from).min(rest.len());
-            let same = (0..here).take_while(|&i| u64::from_ne_bytes(rest[i]) == line.get(from + i)).count();
-            (rest, position) = (&rest[same..], position + index_of(same));
+            let same = (0..here).take_while(|&i| u64::from_ne_bytes(rest[i]) == lines[0].get(from + i)).count();
+            (rest, lines, position) = (&rest[same..], &lines[1..], position + index_of(same));
             if same < here {
                 break;
             }
