@@ -562,7 +562,8 @@ mod tests {
                 self.cells().line(cell).is_some_and(|line| line.get(cell.position as usize % 8) == bits)
             };
             let check = |cell| Ok(is(cell).then_some(cell));
-            match probe(self.table.directories(), self.table.buckets.chunks(), hash(bits), check) {
+            let spot = Spot::of(self.table.directories(), self.table.buckets.chunks(), hash(bits));
+            match spot.and_then(|spot| spot.probe(check)) {
                 Ok(Ok(cell)) => Some(cell),
                 Ok(Err(miss)) => {
                     assert!(miss.stands());
@@ -605,9 +606,8 @@ mod tests {
         for step in 0..3000 {
             let directories = world.table.directories().clone();
             let buckets = world.table.buckets.chunks().clone();
-            let Ok(Err(miss)) = probe::<u32>(&directories, &buckets, hash(step), |_| Ok(None)) else {
-                panic!("nothing was accepted")
-            };
+            let spot = Spot::of(&directories, &buckets, hash(step)).expect("nobody writes");
+            let Ok(Err(miss)) = spot.probe::<u32>(|_| Ok(None)) else { panic!("nothing was accepted") };
             assert!(miss.stands());
             world.insert(step);
             assert!(!miss.stands(), "{step}");

@@ -74,7 +74,10 @@ impl<I: IndexApi + ?Sized> Bridge<I> {
     fn apply(&self, body: Result<Vec<u8>, body::Broken>) -> Result<(), String> {
         let body = body.map_err(|why| format!("decode policy snapshot: {why}"))?;
         let decoded = policy::decode(&body).map_err(|why| why.to_string())?;
-        self.policies.replace(decoded.set);
+        let (policies, tenants) = (decoded.set.policies().len(), decoded.set.tenants().len());
+        if self.policies.replace(decoded.set) {
+            tracing::info!(revision = self.policies.revision(), policies, tenants, "policy_changed");
+        }
         let before = std::mem::replace(&mut *self.oddities.lock(), decoded.oddities);
         // The same body comes again and again; its author is told once.
         if decoded.oddities != before && decoded.oddities != Oddities::default() {

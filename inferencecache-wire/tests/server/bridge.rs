@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::logs::Logs;
 use crate::server::*;
 use axum::http::HeaderMap;
 use inferencecache_wire::http::access::{Access, Decision, Denied, Guard};
@@ -48,6 +49,24 @@ async fn paths_belong_to_one_listener_and_are_exact() {
         assert_eq!(reply.status, 404, "{path}");
         assert_eq!(reply.header("x-content-type-options"), Some("nosniff"));
     }
+}
+
+/// What changed is told once, however often it is pushed.
+#[tokio::test]
+async fn each_change_of_the_policies_is_told_once() {
+    let server = Setup::new().start().await;
+    let logs = Logs::collect();
+    let none = r#"{"version":7}"#;
+    let one = r#"{"version":7,"policies":[{"namespace":"t"}],"tenants":[{"tenantID":"t","maxIndexEntries":5}]}"#;
+    for body in [none, one, one, none, one] {
+        assert_eq!(http(server.bridge, "POST", "/policy", &[], body.as_bytes()).await.status, 204);
+    }
+    assert_eq!(http(server.bridge, "POST", "/policy", &[], b"{}").await.status, 400);
+    let logged = logs.take();
+    let told: Vec<&str> = logged.lines().filter(|line| line.contains("policy_changed")).collect();
+    assert_eq!(told.len(), 3, "{logged}");
+    assert!(told[0].contains("INFO") && told[0].contains("policies=1 tenants=1"), "{logged}");
+    assert!(told[1].contains("revision=2 policies=0 tenants=0"), "{logged}");
 }
 
 /// server:112-114

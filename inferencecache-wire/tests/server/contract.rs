@@ -340,11 +340,18 @@ async fn events_remove_what_they_name() {
     let two = r#"{"version":7,"policies":[{"namespace":"t","routingFloorScore":0}]}"#;
     server.policy(two);
     assert_eq!(client.outcome(ask_key("p")).await.1, ["r2"]);
-    client.publish(evict("q", "a")).await;
-    assert_eq!(client.total().await, 2, "b still has it");
-    client.report(vec![adapter("a")]).await;
-    client.publish(evict("q", "")).await;
-    assert_eq!(client.total().await, 1, "gone from both");
+    let holders = async |adapter: &str| {
+        let asked = pb::LookupRouteRequest { adapter_id: adapter.to_owned(), ..ask_key("q") };
+        let (reason, replicas) = client.clone().outcome(asked).await;
+        if reason == "PREFIX_MATCH" { replicas } else { vec![] }
+    };
+    client.clone().publish(evict("q", "a")).await;
+    assert_eq!((holders("a").await, holders("b").await), (vec![], vec!["r1".to_owned()]), "b still has it");
+    client.clone().report(vec![adapter("a")]).await;
+    assert_eq!(holders("a").await, ["r1"]);
+    client.clone().publish(evict("q", "")).await;
+    assert_eq!((holders("a").await, holders("b").await), (vec![], vec![]), "gone from both");
+    assert_eq!(client.total().await, 1);
 
     client.report(vec![pb::CacheStateUpdate { stats: Some(warm(0.5)), ..report("r2", vec![key("x", 16)]) }]).await;
     client.report(vec![pb::CacheStateUpdate { stats: Some(warm(0.6)), ..report("r1", vec![key("y", 16)]) }]).await;

@@ -1,6 +1,8 @@
 """Calls each RPC with stubs made from the published .proto: client.py HOST:PORT"""
 
 import sys
+import threading
+import time
 
 import grpc
 
@@ -25,6 +27,27 @@ def fails(what, call, code):
         check(what, why.code(), code)
     else:
         sys.exit(f"{what} was answered")
+
+
+def cancelled_report(stub, lookup):
+    """server:86: what was sent before a cancel stays, and the caller reads CANCELLED and no Ack."""
+    ended = threading.Event()
+
+    def updates():
+        entry = pb.PrefixEntry(prefix_hash=b"before the cancel", token_count=128)
+        yield pb.CacheStateUpdate(replica_id="r3", prefixes=[entry], **KEYS)
+        ended.wait(20)
+
+    call = stub.ReportCacheState.future(updates(), timeout=20)
+    deadline = time.monotonic() + 20
+    while lookup(prefix_hash=b"before the cancel").reason_code != "PREFIX_MATCH":
+        if time.monotonic() > deadline:
+            sys.exit("an update of an open report was not applied")
+    call.cancel()
+    ended.set()
+    check("cancelled", (call.cancelled(), call.code()), (True, grpc.StatusCode.CANCELLED))
+    hint = lookup(prefix_hash=b"before the cancel")
+    check("after a cancel", [s.replica_id for s in hint.replica_scores], ["r3"])
 
 
 def main(address):
@@ -58,6 +81,7 @@ def main(address):
             check("event", stub.PublishEvent(clear, timeout=20), pb.Ack(accepted=True))
         state = stub.GetCacheState(pb.GetCacheStateRequest(tenant_id="python", model_id="m"), timeout=20)
         check("cleared", (len(state.replicas), state.summary.total_prefixes), (0, 0))
+        cancelled_report(stub, lookup)
         rendered = stub.RenderTemplate(pb.RenderTemplateRequest(variables={"a": "b"}), timeout=20)
         check("template", rendered, pb.RenderTemplateResponse(reason_code="OK"))
         pd = stub.LookupPDRoute(pb.LookupPDRouteRequest(model_id="m"), timeout=20)
