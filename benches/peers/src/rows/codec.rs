@@ -65,10 +65,10 @@ fn ingest(index: &Index, message: &[u8]) {
 pub(super) fn lookup_route(effort: Effort) -> Vec<Outcome> {
     const BATCH: usize = 4;
     let index = index();
-    let background = Workload::of(effort.blocks / 4, 16, 512);
+    let background = Workload::of(effort.blocks / 4, 64, 512);
     for (i, chain) in background.chains.iter().enumerate() {
-        // The first few chains are held by all sixteen.
-        let holders = if i < 64 { 0..16 } else { i % 16..i % 16 + 1 };
+        // The first few chains are held by sixteen of the 64: what everybody has is no reason to prefer anybody.
+        let holders = if i < 64 { 0..16 } else { i % 64..i % 64 + 1 };
         for holder in holders {
             ingest(&index, &chained(&format!("replica-{holder}"), std::slice::from_ref(chain)).encode_to_vec());
         }
