@@ -106,3 +106,87 @@ fn managed(
 fn servers(backend: &CacheBackend, binding: Option<Binding>) -> Servers {
     if topology(backend) == Some(&Topology::NodeLocal) { Servers::Follow(binding.map(Box::new)) } else { Servers::None }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples::backend;
+    use super::*;
+    use crate::adapters::{Options, builtin};
+    use serde_json::{Value, json};
+
+    fn plan(name: &str, patch: &Value) -> Plan {
+        decide(&backend(name, patch), &builtin(&Options::default()))
+    }
+
+    /// controller:24-26,33,35 and each row of the choice.
+    #[test]
+    fn the_first_row_that_fits_is_the_mode() {
+        let redis = json!({"provider": "Redis", "ownership": "Managed", "redis": {}});
+        let elsewhere = json!({"provider": "Redis", "ownership": "External", "endpoint": "r:1"});
+        let events = json!({"mode": "EventsOnly"});
+        for (name, patch, mode) in [
+            ("managed", json!({}), Mode::Managed),
+            ("managed", json!({"runtime": "SGLang"}), Mode::Managed),
+            ("managed", json!({"type": null}), Mode::Managed),
+            ("managed", json!({"lmCache": null}), Mode::Unmanaged),
+            ("managed", json!({"integration": events}), Mode::EventsOnly),
+            ("managed", json!({"remoteStorage": {"provider": "Tape"}}), Mode::Unmanaged),
+            ("managed", json!({"remoteStorage": {"ownership": "Borrowed"}}), Mode::Unmanaged),
+            ("managed", json!({"runtime": "Other"}), Mode::Unmanaged),
+            ("external", json!({}), Mode::External),
+            ("external", json!({"remoteStorage": {"endpoint": null}}), Mode::External),
+            ("external", json!({"remoteStorage": {"provider": "Tape"}}), Mode::Unmanaged),
+            ("host-only", json!({}), Mode::HostOnly),
+            ("host-only", json!({"integration": null}), Mode::HostOnly),
+            ("host-only", json!({"lmCache": null}), Mode::Unmanaged),
+            ("host-only", json!({"lmCache": {"topology": "Orbital"}}), Mode::Unmanaged),
+            ("events-only", json!({}), Mode::EventsOnly),
+            ("events-only", json!({"remoteStorage": elsewhere}), Mode::EventsOnly),
+            ("events-only", json!({"type": "SGLangHiCache", "hiCache": {}}), Mode::Unmanaged),
+            ("node-local", json!({}), Mode::HostOnly),
+            ("node-local", json!({"remoteStorage": redis}), Mode::Managed),
+            ("node-local", json!({"integration": events}), Mode::EventsOnly),
+            ("hicache", json!({}), Mode::Unmanaged),
+            ("hicache", json!({"remoteStorage": redis}), Mode::Unmanaged),
+            ("hicache", json!({"remoteStorage": elsewhere}), Mode::Unmanaged),
+            ("hicache", json!({"runtime": "VLLM"}), Mode::Unmanaged),
+        ] {
+            let plan = plan(name, &patch);
+            assert_eq!(plan.mode, mode, "{name} {patch}");
+            assert_eq!(plan.storage.is_some(), mode == Mode::Managed, "{name} {patch}");
+        }
+    }
+
+    /// controller:67,68,71
+    #[test]
+    fn servers_are_for_nodes_and_know_the_store() {
+        let redis = json!({"remoteStorage": {"provider": "Redis", "ownership": "Managed", "redis": {}}});
+        let elsewhere = json!({"remoteStorage": {"provider": "Redis", "ownership": "External", "endpoint": " r:1 "}});
+        let user = json!({"remoteStorage": {"provider": "Redis", "ownership": "Managed", "redis": {"authentication":
+            {"password": {"name": "s", "key": "p"}, "username": {"name": "s", "key": "u"}}}}});
+        let endpoint = |servers: Servers| match servers {
+            Servers::Follow(binding) => Ok(binding.map(|binding| binding.endpoint)),
+            other => Err(other),
+        };
+        for (name, patch, expected) in [
+            ("node-local", json!({}), Ok(None)),
+            ("node-local", redis, Ok(Some("cache.ns.svc.cluster.local:6379".to_owned()))),
+            ("node-local", elsewhere, Ok(Some(" r:1 ".to_owned()))),
+            ("node-local", user, Err(Servers::Leave)),
+            ("node-local", json!({"integration": {"mode": "EventsOnly"}}), Err(Servers::None)),
+            ("node-local", json!({"type": "SGLangHiCache"}), Err(Servers::None)),
+            ("managed", json!({}), Err(Servers::None)),
+        ] {
+            assert_eq!(endpoint(plan(name, &patch).servers), expected, "{name} {patch}");
+        }
+    }
+
+    /// controller:11: what cannot be rendered is a managed store with a reason, not an unmanaged object.
+    #[test]
+    fn a_store_that_cannot_be_rendered_says_why() {
+        let authentication = json!({"password": {"name": "s", "key": "p"}, "username": {"name": "s", "key": "u"}});
+        let plan = plan("managed", &json!({"remoteStorage": {"redis": {"authentication": authentication}}}));
+        let why = plan.storage.expect("a store").expect_err("a reason").to_string();
+        assert!(why.contains("spec.remoteStorage.redis.authentication.username"), "{why}");
+    }
+}

@@ -25,6 +25,8 @@ pub mod ownership;
 pub mod probing;
 mod reconcile;
 pub mod run;
+#[cfg(test)]
+pub(crate) mod samples;
 pub mod servers;
 mod status;
 mod triggers;

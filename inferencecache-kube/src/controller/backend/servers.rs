@@ -188,3 +188,213 @@ fn retention(backend: &CacheBackend) -> Duration {
     let seconds = backend.spec.lm_cache.as_ref().and_then(|l| Some(l.node_local.as_ref()?.idle_retention_seconds));
     Duration::from_secs(seconds.unwrap_or_default().try_into().unwrap_or_default())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::ownership::reference;
+    use super::super::samples::{backend, engine, merge, object};
+    use super::*;
+    use crate::adapters::lmcache::node_server;
+    use serde_json::{Value, json};
+
+    const NOW: &str = "2026-01-02T03:04:05Z";
+
+    fn now() -> Timestamp {
+        NOW.parse().expect("a time")
+    }
+
+    fn node_local() -> CacheBackend {
+        backend("node-local", &json!({}))
+    }
+
+    /// The server of `node` as an API server has it, with a merge patch.
+    fn server(node: &str, patch: &Value) -> Pod {
+        let backend = node_local();
+        let mut pod = node_server::render(&backend, None, node, &engine("e", node, &json!({}))).expect("a server");
+        pod.metadata.owner_references = Some(vec![reference(&backend).expect("an owner")]);
+        pod.metadata.uid = Some(format!("uid-{node}"));
+        let mut pod = serde_json::to_value(pod).expect("JSON");
+        merge(&mut pod, patch);
+        serde_json::from_value(pod).expect("a Pod")
+    }
+
+    fn name(pod: &Pod) -> &str {
+        pod.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    /// The steps in words, and when to look again in seconds.
+    fn steps(backend: &CacheBackend, pods: &[Pod]) -> (Vec<String>, Option<u64>) {
+        let plan = plan(backend, &Identity::of(backend).expect("an identity"), pods, now());
+        let word = |step: &Step<'_>| match step {
+            Step::Delete(pod) => format!("delete {}", name(pod)),
+            Step::MarkIdle(pod) => format!("mark {}", name(pod)),
+            Step::Unmark(pod) => format!("unmark {}", name(pod)),
+            Step::Create { node, source } => format!("create on {node} after {}", name(source)),
+            Step::Taken(pod) => format!("taken {}", name(pod)),
+        };
+        (plan.steps.iter().map(word).collect(), plan.next.map(|next| next.as_secs()))
+    }
+
+    #[track_caller]
+    fn check(rule: &str, pods: &[Pod], expected: &[&str], next: Option<u64>) {
+        let (found, when) = steps(&node_local(), pods);
+        assert_eq!(
+            (found.as_slice(), when),
+            (expected.iter().map(ToString::to_string).collect::<Vec<_>>().as_slice(), next),
+            "{rule}"
+        );
+    }
+
+    const A: &str = "cache-66570ff05a20";
+
+    fn on(node: &str) -> Pod {
+        engine("e1", node, &json!({}))
+    }
+
+    fn idle_since(time: &str) -> Value {
+        json!({"metadata": {"annotations": {names::NODE_IDLE_SINCE: time}}})
+    }
+
+    /// controller:51,52,57,58
+    #[test]
+    fn servers_follow_engines_that_are_on_a_node() {
+        let patched = |patch: Value| vec![engine("e", "node-a", &patch)];
+        check("no engine", &[], &[], None);
+        let three = [on("node-b"), engine("b", "node-a", &json!({})), engine("a", "node-a", &json!({}))];
+        check(
+            "one on each node, after its first engine",
+            &three,
+            &["create on node-a after a", "create on node-b after e1"],
+            None,
+        );
+        check("no node", &patched(json!({"spec": {"nodeName": null}})), &[], None);
+        let annotated = |key: &str, value: Value| patched(json!({"metadata": {"annotations": {key: value}}}));
+        check("of another backend", &annotated("inferencecache.io/injected-by", json!("ns/other")), &[], None);
+        check("of an older one", &annotated("inferencecache.io/injected-by-uid", json!("u0")), &[], None);
+        check("without uid", &annotated("inferencecache.io/injected-by-uid", json!(null)), &[], None);
+        check(
+            "an older generation",
+            &annotated("inferencecache.io/injected-generation", json!("0")),
+            &["create on node-a after e"],
+            None,
+        );
+        check(
+            "not selected",
+            &patched(json!({"metadata": {"labels": {"inferencecache.io/cache-domain": "d2"}}})),
+            &[],
+            None,
+        );
+        check("ending", &patched(json!({"metadata": {"deletionTimestamp": NOW}})), &[], None);
+        for phase in ["Succeeded", "Failed"] {
+            check(phase, &patched(json!({"status": {"phase": phase}})), &[], None);
+        }
+        let none = backend("node-local", &json!({"engineSelector": null}));
+        assert_eq!(steps(&none, &[on("node-a")]).0, Vec::<String>::new(), "an empty selector selects nothing");
+    }
+
+    /// controller:61-64
+    #[test]
+    fn a_server_without_engines_waits_and_goes() {
+        check("marked once", &[server("node-a", &json!({}))], &[&format!("mark {A}")], Some(300));
+        check("kept", &[server("node-a", &idle_since("2026-01-02T03:01:05Z"))], &[], Some(120));
+        check("time is up", &[server("node-a", &idle_since("2026-01-02T02:59:04Z"))], &[&format!("delete {A}")], None);
+        check("no time", &[server("node-a", &idle_since("soon"))], &[&format!("mark {A}")], Some(300));
+        check(
+            "a time to come",
+            &[server("node-a", &idle_since("2027-01-01T00:00:00Z"))],
+            &[&format!("mark {A}")],
+            Some(300),
+        );
+        check(
+            "reused",
+            &[on("node-a"), server("node-a", &idle_since("2020-01-01T00:00:00Z"))],
+            &[&format!("unmark {A}")],
+            None,
+        );
+        check("in use", &[on("node-a"), server("node-a", &json!({}))], &[], None);
+        let two = [
+            server("node-a", &idle_since("2026-01-02T03:01:05Z")),
+            server("node-b", &idle_since("2026-01-02T03:00:05Z")),
+        ];
+        check("the first to go counts", &two, &[], Some(60));
+        for seconds in [0, -1] {
+            let at_once = backend("node-local", &json!({"lmCache": {"nodeLocal": {"idleRetentionSeconds": seconds}}}));
+            assert_eq!(steps(&at_once, &[server("node-a", &json!({}))]), (vec![format!("delete {A}")], None));
+        }
+    }
+
+    /// controller:65,66,70
+    #[test]
+    fn a_server_that_is_not_the_right_one_is_replaced() {
+        let annotation = |key: &str, value: Value| json!({"metadata": {"annotations": {key: value}}});
+        let spec = |change: &dyn Fn(&mut Value)| {
+            let mut pod = serde_json::to_value(server("node-a", &json!({}))).expect("JSON");
+            change(&mut pod["spec"]);
+            pod
+        };
+        let mut wrong = vec![
+            annotation(names::NODE_GENERATION, json!("2")),
+            annotation(names::NODE_OWNER_UID, json!("u0")),
+            annotation(names::NODE_SHM_NAME, json!(null)),
+            annotation(names::NODE_SHM_NAME, json!("other")),
+            json!({"status": {"phase": "Failed"}}),
+            json!({"status": {"phase": "Succeeded"}}),
+        ];
+        wrong.extend([
+            spec(&|pod| pod["volumes"][0]["hostPath"]["path"] = json!("/dev/shm")),
+            spec(&|pod| pod["volumes"][0]["hostPath"]["type"] = json!("Directory")),
+            spec(&|pod| pod["volumes"] = json!([{"name": "lmcache-node-shm", "emptyDir": {}}])),
+            spec(&|pod| pod["containers"][0]["volumeMounts"][0]["readOnly"] = json!(true)),
+            spec(&|pod| pod["containers"][0]["volumeMounts"][0]["subPath"] = json!("x")),
+            spec(&|pod| pod["containers"][0]["volumeMounts"] = json!([])),
+            spec(&|pod| pod["containers"][0]["args"] = json!(["server"])),
+            spec(&|pod| pod["containers"][0]["name"] = json!("other")),
+        ]);
+        for patch in wrong {
+            let pods = [on("node-a"), server("node-a", &patch)];
+            check(&patch.to_string(), &pods, &[&format!("delete {A}"), "create on node-a after e1"], None);
+            check(&patch.to_string(), &pods[1..], &[&format!("delete {A}")], None);
+        }
+        let moved = server("node-a", &annotation(names::NODE_TARGET, json!("node-b")));
+        check(
+            "another node than its name",
+            &[on("node-b"), moved],
+            &[&format!("delete {A}"), "create on node-b after e1"],
+            None,
+        );
+        let ending = server("node-a", &json!({"metadata": {"deletionTimestamp": NOW}}));
+        check("its end is awaited", &[on("node-a"), ending], &[], None);
+        let unlabelled = server("node-a", &json!({"metadata": {"labels": null}}));
+        check(
+            "ours by name alone",
+            &[on("node-a"), unlabelled],
+            &[&format!("delete {A}"), "create on node-a after e1"],
+            None,
+        );
+    }
+
+    /// controller:60,69
+    #[test]
+    fn what_others_control_is_left_alone() {
+        for owners in [
+            json!(null),
+            json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "u9", "controller": true}]),
+        ] {
+            let foreign = server("node-a", &json!({"metadata": {"ownerReferences": owners}}));
+            check("no engine", std::slice::from_ref(&foreign), &[], None);
+            let pods = [on("node-a"), engine("e2", "node-b", &json!({})), foreign];
+            check("the name is taken", &pods, &[&format!("taken {A}"), "create on node-b after e2"], None);
+        }
+    }
+
+    /// A generation is part of a server's identity, so an edit replaces it.
+    #[test]
+    fn an_edit_replaces_servers() {
+        let edited = object(
+            &json!({"name": "cache", "namespace": "ns", "uid": "u1", "generation": 2}),
+            &serde_json::to_value(&node_local().spec).expect("JSON"),
+        );
+        let pods = [on("node-a"), server("node-a", &json!({}))];
+        assert_eq!(steps(&edited, &pods).0, [format!("delete {A}"), "create on node-a after e1".to_owned()]);
+    }
+}

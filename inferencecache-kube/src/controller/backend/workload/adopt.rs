@@ -29,3 +29,43 @@ pub(in super::super) fn service(live: &DynamicObject, desired: &Service) -> Opti
     let fits = spec.and_then(|spec| spec.selector) == desired.spec.as_ref().and_then(|spec| spec.selector.clone());
     (!fits).then_some("its selector is another one")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::samples::{backend, merge};
+    use super::super::render::render;
+    use super::*;
+    use crate::adapters::{ManagedRedis, StorageProvider as _};
+    use serde_json::{Value, json};
+
+    #[test]
+    fn only_what_would_have_been_created_is_adopted() {
+        let backend = backend("managed", &json!({}));
+        let desired = render(&backend, ManagedRedis.render(&backend).expect("a store")).expect("children");
+        let more = json!({"spec": {"replicas": 2, "template": {"metadata": {"labels": {"more": "x"}}}}});
+        let labels =
+            json!({"spec": {"template": {"metadata": {"labels": {"inferencecache.io/backend-type": "Other"}}}}});
+        for (patch, adopted) in [
+            (json!({}), true),
+            (more, true),
+            (labels, false),
+            (json!({"spec": {"selector": {"matchLabels": {"app.kubernetes.io/name": null}}}}), false),
+            (json!({"spec": {"selector": {"matchLabels": {"app": "x"}}}}), false),
+        ] {
+            let mut live: Value = serde_json::to_value(&desired.deployment).expect("JSON");
+            merge(&mut live, &patch);
+            let live = serde_json::from_value(live).expect("an object");
+            assert_eq!(deployment(&live, &desired.deployment).is_none(), adopted, "{patch}");
+        }
+        for (patch, adopted) in [
+            (json!({"spec": {"ports": null}}), true),
+            (json!({"spec": {"selector": {"app": "x"}}}), false),
+            (json!({"spec": {"selector": null}}), false),
+        ] {
+            let mut live: Value = serde_json::to_value(&desired.service).expect("JSON");
+            merge(&mut live, &patch);
+            let live = serde_json::from_value(live).expect("an object");
+            assert_eq!(service(&live, &desired.service).is_none(), adopted, "{patch}");
+        }
+    }
+}

@@ -152,3 +152,174 @@ fn within(value: &mut Value, key: &str, change: impl FnOnce(&mut Map<String, Val
     *value = Value::Object(outer);
     changed
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::samples::{backend, merge as patched};
+    use super::super::render::{Desired, render};
+    use super::*;
+    use crate::adapters::{ManagedRedis, StorageProvider as _};
+
+    fn desired(patch: &Value) -> Desired {
+        let backend = backend("managed", patch);
+        render(&backend, ManagedRedis.render(&backend).expect("a store")).expect("children")
+    }
+
+    fn object(value: Value) -> DynamicObject {
+        serde_json::from_value(value).expect("an object")
+    }
+
+    /// As an API server has it: with its defaults, a status and fields that these types do not know.
+    fn live(patch: &Value) -> Value {
+        let mut live = serde_json::to_value(desired(patch).deployment).expect("JSON");
+        patched(
+            &mut live,
+            &json!({
+                "metadata": {"uid": "d1", "resourceVersion": "7", "generation": 1,
+                    "annotations": {"deployment.kubernetes.io/revision": "1"}},
+                "spec": {
+                    "progressDeadlineSeconds": 600, "revisionHistoryLimit": 10, "fromTheFuture": {"kept": true},
+                    "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}},
+                    "template": {"spec": {"restartPolicy": "Always", "dnsPolicy": "ClusterFirst",
+                        "securityContext": {}}},
+                },
+                "status": {"replicas": 1, "availableReplicas": 1},
+            }),
+        );
+        patched(
+            &mut live["spec"]["template"]["spec"]["containers"][0],
+            &json!({"terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File",
+                "readinessProbe": {"successThreshold": 1}}),
+        );
+        let probe = &mut live["spec"]["template"]["spec"]["containers"][0]["readinessProbe"];
+        if probe["timeoutSeconds"].is_null() {
+            probe["timeoutSeconds"] = json!(1);
+        }
+        live
+    }
+
+    /// controller:18
+    #[test]
+    fn what_an_api_server_fills_in_is_no_difference() {
+        for patch in [
+            json!({}),
+            json!({"remoteStorage": {"redis": {"resources": {}}}}),
+            json!({"remoteStorage": {"redis": {"resources": {"requests": {}, "limits": {"memory": "1Gi"}}}}}),
+            json!({"remoteStorage": {"redis": {"authentication": {"password": {"name": "s", "key": "k"}}}}}),
+            json!({"remoteStorage": {"workload": {"serviceAccountName": "redis", "tolerations": []}}}),
+        ] {
+            let desired = desired(&patch);
+            assert_eq!(deployment(&object(live(&patch)), &desired.deployment), None, "{patch}");
+            let mut service_live = serde_json::to_value(&desired.service).expect("JSON");
+            patched(
+                &mut service_live,
+                &json!({"spec": {"clusterIP": "10.0.0.7", "clusterIPs": ["10.0.0.7"], "sessionAffinity": "None"}}),
+            );
+            assert_eq!(service(&object(service_live), &desired.service), None, "{patch}");
+        }
+    }
+
+    /// controller:17: each is put back, and then nothing is left to do.
+    #[test]
+    fn drift_is_put_back() {
+        let wanted = desired(&json!({})).deployment;
+        for drift in [
+            json!({"metadata": {"labels": {"mine": "too"}}}),
+            json!({"metadata": {"labels": {"app.kubernetes.io/name": null}}}),
+            json!({"metadata": {"ownerReferences": null}}),
+            json!({"spec": {"replicas": 3}}),
+            json!({"spec": {"replicas": null}}),
+            json!({"spec": {"strategy": {"type": "Recreate", "rollingUpdate": null}}}),
+            json!({"spec": {"template": {"spec": {"volumes": [{"name": "v", "emptyDir": {}}]}}}}),
+            json!({"spec": {"template": {"spec": {"nodeSelector": {"a": "b"}}}}}),
+            json!({"spec": {"template": {"spec": {"schedulerName": "x"}}}}),
+            json!({"spec": {"template": {"spec": {"terminationGracePeriodSeconds": 5}}}}),
+            json!({"spec": {"template": {"spec": {"hostNetwork": true}}}}),
+            json!({"spec": {"template": {"spec": {"dnsPolicy": "Default"}}}}),
+            json!({"spec": {"template": {"spec": {"serviceAccountName": "x", "serviceAccount": "x"}}}}),
+            json!({"spec": {"template": {"spec": {"serviceAccount": "x"}}}}),
+            json!({"spec": {"template": {"spec": {"securityContext": {"runAsUser": 0}}}}}),
+            json!({"spec": {"template": {"spec": {"containers": []}}}}),
+        ] {
+            let mut live = live(&json!({}));
+            patched(&mut live, &drift);
+            let put = deployment(&object(live), &wanted).unwrap_or_else(|| panic!("not seen: {drift}"));
+            assert_eq!(deployment(&put, &wanted), None, "{drift}");
+            assert_eq!(put.data["spec"]["fromTheFuture"], json!({"kept": true}), "{drift}");
+        }
+        for drift in [
+            json!({"image": "x"}),
+            json!({"command": ["sh"]}),
+            json!({"args": ["x"]}),
+            json!({"env": [{"name": "A", "value": "b"}]}),
+            json!({"ports": null}),
+            json!({"resources": {"requests": {"cpu": "1"}}}),
+            json!({"resources": null}),
+            json!({"readinessProbe": {"timeoutSeconds": 9}}),
+            json!({"livenessProbe": {"exec": {"command": ["true"]}}}),
+            json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]}),
+            json!({"securityContext": {"privileged": true}}),
+            json!({"imagePullPolicy": "Never"}),
+            json!({"name": "other"}),
+        ] {
+            let mut live = live(&json!({}));
+            patched(&mut live["spec"]["template"]["spec"]["containers"][0], &drift);
+            let put = deployment(&object(live), &wanted).unwrap_or_else(|| panic!("not seen: {drift}"));
+            assert_eq!(deployment(&put, &wanted), None, "{drift}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_ours_to_say_stays() {
+        let wanted = desired(&json!({})).deployment;
+        for kept in [
+            json!({"metadata": {"annotations": {"note": "kept"}}}),
+            json!({"spec": {"paused": true}}),
+            json!({"spec": {"strategy": {"rollingUpdate": {"maxSurge": 2}}}}),
+            json!({"spec": {"template": {"metadata": {"annotations": {"note": "kept"}, "labels": {"more": "kept"}}}}}),
+            json!({"spec": {"template": {"spec": {"initContainers": [{"name": "i"}], "enableServiceLinks": false}}}}),
+        ] {
+            let mut live = live(&json!({}));
+            patched(&mut live, &kept);
+            assert_eq!(deployment(&object(live), &wanted), None, "{kept}");
+        }
+    }
+
+    /// controller:15: without wishes the defaults come back, the account's older spelling included.
+    #[test]
+    fn a_wish_taken_back_leaves_nothing() {
+        let wishes = json!({"nodeSelector": {"a": "b"}, "tolerations": [{"operator": "Exists"}],
+            "imagePullSecrets": [{"name": "p"}], "serviceAccountName": "redis", "securityContext": {"runAsUser": 1},
+            "schedulerName": "x", "terminationGracePeriodSeconds": 45, "priorityClassName": "high"});
+        let before = live(&json!({"remoteStorage": {"workload": wishes}}));
+        let after = deployment(&object(before), &desired(&json!({})).deployment).expect("a change");
+        let pod = after.data["spec"]["template"]["spec"].as_object().expect("a Pod");
+        let mut fields: Vec<&str> = pod.keys().map(String::as_str).collect();
+        fields.sort_unstable();
+        let left = ["containers", "dnsPolicy", "restartPolicy", "schedulerName", "terminationGracePeriodSeconds"];
+        assert_eq!(fields, left);
+        assert_eq!(
+            (&pod["schedulerName"], &pod["terminationGracePeriodSeconds"]),
+            (&json!("default-scheduler"), &json!(30))
+        );
+    }
+
+    /// controller:16
+    #[test]
+    fn a_service_keeps_its_address_and_nothing_else() {
+        let wanted = desired(&json!({})).service;
+        for drift in [
+            json!({"spec": {"ports": [{"name": "redis", "port": 7777, "protocol": "TCP", "targetPort": "redis"}]}}),
+            json!({"spec": {"selector": {"app": "x"}}}),
+            json!({"spec": {"type": "NodePort"}}),
+            json!({"metadata": {"labels": {"mine": "too"}}}),
+        ] {
+            let mut live = serde_json::to_value(&wanted).expect("JSON");
+            patched(&mut live, &json!({"spec": {"clusterIP": "10.0.0.7"}}));
+            patched(&mut live, &drift);
+            let put = service(&object(live), &wanted).unwrap_or_else(|| panic!("not seen: {drift}"));
+            assert_eq!(put.data["spec"]["clusterIP"], json!("10.0.0.7"), "{drift}");
+            assert_eq!(service(&put, &wanted), None, "{drift}");
+        }
+    }
+}

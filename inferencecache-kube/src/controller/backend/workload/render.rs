@@ -110,3 +110,97 @@ fn place(pod: PodSpec, wishes: Workload) -> PodSpec {
         ..pod
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::samples::backend;
+    use super::*;
+    use crate::adapters::{ManagedRedis, StorageProvider as _};
+    use serde_json::{Value, json};
+
+    fn rendered(patch: &Value) -> (Value, Value) {
+        let backend = backend("managed", patch);
+        let desired = render(&backend, ManagedRedis.render(&backend).expect("a store")).expect("children");
+        let deployment = serde_json::to_value(desired.deployment).expect("JSON");
+        (deployment, serde_json::to_value(desired.service).expect("JSON"))
+    }
+
+    /// controller:1,2,35
+    #[test]
+    fn a_bare_store_is_one_redis_and_its_service() {
+        let selector = json!({"app.kubernetes.io/name": "cachebackend", "app.kubernetes.io/instance": "cache",
+            "app.kubernetes.io/managed-by": "inference-cache-controller"});
+        let mut labels = selector.clone();
+        labels["inferencecache.io/backend-type"] = json!("LMCache");
+        let metadata = json!({"name": "cache", "namespace": "ns", "labels": labels, "ownerReferences": [{
+            "apiVersion": "inferencecache.io/v1alpha1", "kind": "CacheBackend", "name": "cache", "uid": "u1",
+            "controller": true, "blockOwnerDeletion": true}]});
+        let container = json!({
+            "name": "redis-l2",
+            "image": "docker.io/library/redis:7.4-alpine",
+            "imagePullPolicy": "IfNotPresent",
+            "args": ["redis-server", "--save", "", "--appendonly", "no", "--protected-mode", "no",
+                "--maxmemory", "6871947674", "--maxmemory-policy", "allkeys-lru"],
+            "ports": [{"name": "redis", "containerPort": 6379, "protocol": "TCP"}],
+            "readinessProbe": {"tcpSocket": {"port": "redis"}, "initialDelaySeconds": 3, "periodSeconds": 10,
+                "failureThreshold": 6},
+            "resources": {"requests": {"memory": "4Gi"}, "limits": {"memory": "8Gi"}},
+        });
+        let (deployment, service) = rendered(&json!({}));
+        assert_eq!(deployment["metadata"], metadata);
+        assert_eq!(
+            deployment["spec"],
+            json!({"replicas": 1, "selector": {"matchLabels": selector}, "template": {
+                "metadata": {"labels": labels},
+                "spec": {"containers": [container], "schedulerName": "default-scheduler",
+                    "terminationGracePeriodSeconds": 30},
+            }})
+        );
+        assert_eq!(service["metadata"], metadata);
+        assert_eq!(
+            service["spec"],
+            json!({"type": "ClusterIP", "selector": selector,
+                "ports": [{"name": "redis", "port": 6379, "targetPort": "redis", "protocol": "TCP"}]})
+        );
+        assert_eq!((deployment, service), rendered(&json!({"runtime": "SGLang"})));
+    }
+
+    #[test]
+    fn without_a_type_there_is_no_label_of_it() {
+        let (deployment, _) = rendered(&json!({"type": null}));
+        let labels = deployment["metadata"]["labels"].as_object().expect("labels");
+        assert_eq!(labels.len(), 3);
+    }
+
+    /// controller:14
+    #[test]
+    fn wishes_replace_field_by_field() {
+        let wishes = json!({
+            "nodeSelector": {"disk": "fast"},
+            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+                {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]}}},
+            "tolerations": [{"key": "cache", "operator": "Exists"}],
+            "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
+            "imagePullSecrets": [{"name": "pull"}],
+            "serviceAccountName": "redis",
+            "securityContext": {"runAsUser": 999},
+            "priorityClassName": "high",
+            "runtimeClassName": "kata",
+            "schedulerName": "packer",
+            "terminationGracePeriodSeconds": 45,
+        });
+        let (deployment, _) = rendered(&json!({"remoteStorage": {"workload": wishes}}));
+        let mut pod = deployment["spec"]["template"]["spec"].clone();
+        let pod = pod.as_object_mut().expect("a Pod");
+        pod.remove("containers");
+        assert_eq!(pod.remove("serviceAccount"), Some(json!("redis")));
+        assert_eq!(Value::Object(pod.clone()), wishes);
+    }
+
+    #[test]
+    fn what_runs_nothing_is_no_store() {
+        let backend = backend("external", &json!({}));
+        let rendered = RenderedStorage { protocol: crate::adapters::Protocol::resp(), pod: None, service: None };
+        assert!(render(&backend, rendered).is_err());
+    }
+}
