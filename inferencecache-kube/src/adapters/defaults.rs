@@ -82,6 +82,7 @@ fn is_default(key: &str, value: &Value, beside: &Map<String, Value>) -> bool {
         "requests" => beside.get("limits") == Some(value),
         // Given by the cluster to Services that can be reached from outside.
         "nodePort" => true,
+        "targetPort" => beside.get("port") == Some(value),
         "defaultMode" => *value == json!(0o644),
         "imagePullPolicy" => *value == json!("IfNotPresent") || *value == json!("Always"),
         _ => value.as_object().is_some_and(Map::is_empty) || value.as_array().is_some_and(Vec::is_empty),

@@ -1,6 +1,7 @@
 //! What can go wrong with a child.
 
 use crate::adapters::AdapterError;
+use crate::controller::text::cut;
 
 /// Why a child is not as it should be.
 #[derive(Debug, thiserror::Error)]
@@ -40,8 +41,8 @@ pub enum ChildError {
         /// What keeps it from being adopted.
         problem: &'static str,
     },
-    /// It was there a moment ago and is not, or is no longer ours.
-    #[error("{kind} {name:?} was applied and is gone")]
+    /// It was written as ours and did not come back as ours.
+    #[error("{kind} {name:?} lost its controller reference as it was written")]
     Lost {
         /// Kind of the child.
         kind: &'static str,
@@ -88,11 +89,40 @@ impl ChildError {
         if !matches!(status.code, 400 | 403 | 404 | 422) {
             return format!("{self}: {reason}");
         }
-        let mut quote = status.message.as_str();
-        while quote.len() > QUOTE {
-            let cut = quote.char_indices().map(|(at, _)| at).take_while(|at| *at <= QUOTE).last();
-            quote = quote.get(..cut.unwrap_or_default()).unwrap_or_default();
-        }
-        format!("{self}: {reason}: {quote}")
+        format!("{self}: {reason}: {}", cut(&status.message, QUOTE))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+    use serde_json::json;
+
+    use super::*;
+
+    fn refused(code: u16, reason: &str, message: &str) -> ChildError {
+        let status = json!({"status": "Failure", "code": code, "reason": reason, "message": message});
+        let status: Status = serde_json::from_value(status).expect("a status");
+        ChildError::api("update", "Deployment", "cache")(kube::Error::Api(Box::new(status)))
+    }
+
+    /// A text that is new every time would be a write every time.
+    #[test]
+    fn the_same_cause_has_the_same_words() {
+        let hook = |port: u16| format!("failed calling webhook: dial tcp 10.0.0.7:{port}->10.0.0.1:443: refused");
+        let texts = [49152, 49153].map(|port| refused(500, "InternalError", &hook(port)).summary());
+        assert_eq!(texts[0], texts[1]);
+        assert!(texts[0].contains("InternalError") && texts[0].contains("cannot update Deployment \"cache\""));
+        let gone = |port: u16| {
+            let why = std::io::Error::other(format!("127.0.0.1:{port} hung up"));
+            ChildError::api("read", "Service", "cache")(kube::Error::Service(why.into())).summary()
+        };
+        assert_eq!(gone(49152), gone(49153));
+    }
+
+    #[test]
+    fn what_is_said_of_the_object_is_quoted() {
+        let denied = refused(403, "Forbidden", &format!("not today{}", "\u{e9}".repeat(QUOTE))).summary();
+        assert!(denied.contains("Forbidden: not today") && denied.len() < 2 * QUOTE, "{denied}");
     }
 }

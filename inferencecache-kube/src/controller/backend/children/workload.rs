@@ -36,10 +36,7 @@ pub(super) async fn apply(
         }
     };
     let live = kept_or_read(&deployments, DEPLOYMENT, backend, applied, &mut failed).await?;
-    let Some(live) = live else {
-        let lost = || ChildError::Lost { kind: DEPLOYMENT, name: name_of(backend).to_owned() };
-        return Ok(Outcome { storage: Some(failed.unwrap_or_else(lost)), ..Outcome::default() });
-    };
+    let Some(live) = live else { return Ok(Outcome { storage: failed, ..Outcome::default() }) };
     let deployment: Deployment = typed(live, DEPLOYMENT)?;
 
     // Without its Deployment a Service would point at nothing, or at something else.
@@ -73,7 +70,11 @@ async fn kept_or_read(
     failed: &mut Option<ChildError>,
 ) -> Result<Option<DynamicObject>, ChildError> {
     match applied {
-        Ok(live) => Ok(Some(live)),
+        Ok(live) if ownership::is_ours(&live.metadata, backend) => Ok(Some(live)),
+        Ok(_) => {
+            failed.get_or_insert(ChildError::Lost { kind, name: name_of(backend).to_owned() });
+            Ok(None)
+        }
         Err(why) => {
             failed.get_or_insert(why);
             read(api, kind, backend).await
