@@ -110,6 +110,8 @@ enum Call {
 #[derive(Debug)]
 struct Entry {
     call: Call,
+    /// Of the object: one of the same name that came after it begins anew.
+    uid: String,
     began: Instant,
     /// Tells a call of ours from one that was forgotten.
     turn: u64,
@@ -136,12 +138,12 @@ impl Desk {
     }
 
     /// What is known of the calls for an object.
-    pub(super) fn view(&self, key: &Key, now: Instant) -> View {
+    pub(super) fn view(&self, key: &Key, uid: &str, now: Instant) -> View {
         if self.probe.is_none() {
             return View::Off;
         }
         let entries = self.lock();
-        let Some(entry) = entries.list.get(key) else { return View::Due };
+        let Some(entry) = entries.list.get(key).filter(|entry| entry.uid == uid) else { return View::Due };
         let rest = INTERVAL.saturating_sub(now.saturating_duration_since(entry.began));
         match &entry.call {
             Call::Underway => View::Underway,
@@ -153,16 +155,24 @@ impl Desk {
     }
 
     /// Makes a call, unless one is under way, and then wakes the object.
-    pub(super) fn call(&self, key: Key, request: Request, now: Instant, wake: impl FnOnce(Key) + Send + 'static) {
+    pub(super) fn call(
+        &self,
+        key: Key,
+        uid: &str,
+        request: Request,
+        now: Instant,
+        wake: impl FnOnce(Key) + Send + 'static,
+    ) {
         let Some(probe) = self.probe.clone() else { return };
         let turn = {
             let mut entries = self.lock();
-            if entries.list.get(&key).is_some_and(|entry| matches!(entry.call, Call::Underway)) {
+            let known = entries.list.get(&key).filter(|entry| entry.uid == uid);
+            if known.is_some_and(|entry| matches!(entry.call, Call::Underway)) {
                 return;
             }
             entries.turn += 1;
             let turn = entries.turn;
-            entries.list.insert(key.clone(), Entry { call: Call::Underway, began: now, turn });
+            entries.list.insert(key.clone(), Entry { call: Call::Underway, uid: uid.to_owned(), began: now, turn });
             turn
         };
         let desk = self.clone();
@@ -265,7 +275,7 @@ mod tests {
     fn ask(desk: &Desk, key: &Key) -> tokio::sync::oneshot::Receiver<Key> {
         let (tell, told) = tokio::sync::oneshot::channel();
         let request = Request { backend: "ns/cache".to_owned(), hash_scheme: "vllm".to_owned(), backend_type: None };
-        desk.call(key.clone(), request, Instant::now(), move |key| {
+        desk.call(key.clone(), "uid", request, Instant::now(), move |key| {
             let _ = tell.send(key);
         });
         told
@@ -275,23 +285,27 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_object_rests_once_its_answer_is_published() {
         let (server, desk, key) = desk();
-        assert_eq!(desk.view(&key, Instant::now()), View::Due);
+        assert_eq!(desk.view(&key, "uid", Instant::now()), View::Due);
         let told = ask(&desk, &key);
-        assert_eq!(desk.view(&key, Instant::now()), View::Underway);
+        assert_eq!(desk.view(&key, "uid", Instant::now()), View::Underway);
         assert!(ask(&desk, &key).await.is_err(), "one call at a time");
         assert_eq!(told.await.as_ref(), Ok(&key), "the object is woken");
-        assert_eq!(desk.view(&key, Instant::now()), View::Answered(Ok(Report::default())));
+        assert_eq!(desk.view(&key, "uid", Instant::now()), View::Answered(Ok(Report::default())));
         desk.used(&key, true);
-        assert_eq!(desk.view(&key, Instant::now()), View::Resting(INTERVAL - SECOND), "from when the call began");
+        assert_eq!(
+            desk.view(&key, "uid", Instant::now()),
+            View::Resting(INTERVAL - SECOND),
+            "from when the call began"
+        );
         tokio::time::sleep(INTERVAL).await;
-        assert_eq!(desk.view(&key, Instant::now()), View::Due);
+        assert_eq!(desk.view(&key, "uid", Instant::now()), View::Due);
 
         ask(&desk, &key).await.expect("an answer");
         desk.used(&key, false);
-        assert_eq!(desk.view(&key, Instant::now()), View::Due, "not published, so it counts for nothing");
+        assert_eq!(desk.view(&key, "uid", Instant::now()), View::Due, "not published, so it counts for nothing");
         ask(&desk, &key).await.expect("an answer");
         tokio::time::sleep(INTERVAL).await;
-        assert_eq!(desk.view(&key, Instant::now()), View::Due, "an answer grows old");
+        assert_eq!(desk.view(&key, "uid", Instant::now()), View::Due, "an answer grows old");
         assert_eq!(server.calls.load(Ordering::SeqCst), 3);
     }
 
@@ -301,10 +315,11 @@ mod tests {
         let (server, desk, key) = desk();
         let lost = ask(&desk, &key);
         desk.forget(&key);
-        assert_eq!(desk.view(&key, Instant::now()), View::Due);
+        assert_eq!(desk.view(&key, "uid", Instant::now()), View::Due);
         let told = ask(&desk, &key);
         assert!(lost.await.is_err(), "nobody is woken by it");
         told.await.expect("the second call is its own");
+        assert_eq!(desk.view(&key, "another", Instant::now()), View::Due, "of the same name, and another object");
         desk.gone(&key);
         assert!(desk.lock().list.is_empty());
         assert_eq!(server.forgotten.load(Ordering::SeqCst), 1);

@@ -73,7 +73,7 @@ impl Reconciler {
     /// One pass, with its end for the queue.
     pub(super) async fn pass(&self, key: Key) -> End {
         let end = match timeout(PASS, self.reconcile(&key)).await {
-            Ok(Ok(again)) => End::Again(again.unwrap_or(RESYNC)),
+            Ok(Ok(again)) => again.map_or(End::Done, End::Again),
             Ok(Err(why)) => {
                 let cause = std::error::Error::source(&why).map(ToString::to_string).unwrap_or_default();
                 tracing::warn!(namespace = key.0, name = key.1, error = %why, cause, "reconcile failed");
@@ -88,6 +88,7 @@ impl Reconciler {
         end
     }
 
+    /// When to look again; `None`: never, because the object is gone or going.
     async fn reconcile(&self, key: &Key) -> Result<Option<Duration>, PassError> {
         let api: Api<CacheBackend> = Api::namespaced(self.client.clone(), &key.0);
         let Some(backend) = api.get_opt(&key.1).await.map_err(PassError::Read)? else {
@@ -125,14 +126,14 @@ impl Reconciler {
             engine_container: self.engine_container(&backend),
             pods: known,
             wanted: wanted.as_ref().ok().copied(),
-            probe: self.desk.view(key, Instant::now()),
+            probe: self.desk.view(key, uid_of(&backend), Instant::now()),
             now,
         });
         let published = self.publish(&api, key, &backend, &decision).await?;
         if !published {
             return Ok(None);
         }
-        let again = [decision.requeue, outcome.next].into_iter().flatten().min();
+        let again = [decision.requeue, outcome.next, Some(RESYNC)].into_iter().flatten().min();
         failure = failure.or_else(|| outcome.failure().map(PassError::from));
         failure = failure.or_else(|| pods.err().or(wanted.err()).map(PassError::from));
         failure.map_or(Ok(again), Err)
@@ -157,7 +158,8 @@ impl Reconciler {
         }
         if decision.probe.call {
             let queue = self.queue.clone();
-            self.desk.call(key.clone(), Request::about(backend), Instant::now(), move |key| queue.add(key));
+            self.desk
+                .call(key.clone(), uid_of(backend), Request::about(backend), Instant::now(), move |key| queue.add(key));
         }
         let none = CacheBackendStatus::default();
         let before = backend.status.as_ref().unwrap_or(&none);
@@ -198,4 +200,8 @@ impl Reconciler {
             name: None,
         });
     }
+}
+
+fn uid_of(backend: &CacheBackend) -> &str {
+    backend.metadata.uid.as_deref().unwrap_or_default()
 }
