@@ -5,4 +5,5 @@
 
 mod children;
 mod stage;
+mod status;
 mod writes;

@@ -34,7 +34,7 @@ pub(crate) fn stage() -> Option<&'static ControlPlane> {
     })
 }
 
-async fn define(client: &Client) {
+pub(crate) async fn define(client: &Client) {
     let api = Api::<CustomResourceDefinition>::all(client.clone());
     for crd in crd_json() {
         let crd: CustomResourceDefinition = serde_json::from_value(crd).expect("a definition");
