@@ -49,6 +49,7 @@ fn object(kind: &str, name: &str, spec: Value) -> Value {
 
 fn review(operation: &str, new: &Value, old: &Value) -> Value {
     let name = if new.is_null() { &old["metadata"]["name"] } else { &new["metadata"]["name"] };
+    let name = name.as_str().unwrap_or_default();
     json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
         "uid": "u1", "operation": operation, "name": name, "namespace": "serving",
         "object": new, "oldObject": old}})
@@ -422,4 +423,88 @@ async fn recorded_answers_are_given_again() {
         }
     }
     assert!(wrong.is_empty(), "{} of {played:?}:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+const POD: &str = "/mutate--v1-pod";
+
+/// webhooks:W101,W102
+#[tokio::test]
+async fn pods_pass_whatever_happens() {
+    let backend = object("CacheBackend", "granite-cache", cases()["fixtures"]["POD"].clone());
+    let pod = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "e", "namespace": "serving", "labels": {"inferencecache.io/cache-domain": "granite"},
+            "annotations": {"inferencecache.io/injected-by": "forged"}},
+        "spec": {"containers": [{"name": "vllm", "image": "i"}]}});
+    let stored = Stored { objects: vec![backend], fails: AtomicBool::new(true) };
+    let (admission, metrics) = admission(stored);
+    let response = ask(&admission, POD, &review("CREATE", &pod, &Value::Null)).await;
+    assert_eq!((&response["allowed"], &response["status"]["code"]), (&json!(true), &json!(200)));
+    assert!(response["warnings"][0].as_str().is_some_and(|warning| warning.contains("cachebackends")), "{response}");
+    let operations = patch(&response);
+    assert_eq!(operations, json!([{"op": "remove", "path": "/metadata/annotations"}]), "the markers go");
+    for broken in [json!("{not json"), json!({"spec": {"containers": 7}}), Value::Null] {
+        let response = ask(&admission, POD, &review("CREATE", &broken, &json!({"metadata": {"name": "e"}}))).await;
+        assert_eq!((&response["allowed"], response.get("patch")), (&json!(true), None), "{broken}");
+    }
+    let text = metrics.render();
+    assert!(text.contains(r#"inferencecache_webhook_pods_total{backend="",outcome="unread"} 1"#), "{text}");
+    assert!(text.contains(r#"inferencecache_webhook_pods_total{backend="",outcome="unreadable"} 3"#), "{text}");
+}
+
+/// A reader that fails in its own way.
+enum Broken {
+    Panics,
+    Waits,
+}
+
+impl Siblings for Broken {
+    fn list<'a>(&'a self, _: Kind, _: &'a str) -> Reading<'a> {
+        match self {
+            Self::Panics => Box::pin(async { panic!("as the test wants it") }),
+            Self::Waits => Box::pin(std::future::pending()),
+        }
+    }
+}
+
+/// webhooks:W131 beyond adapters: neither a panic nor a reader without end keeps a Pod from being created.
+#[tokio::test(start_paused = true)]
+async fn pods_pass_panics_and_delays() {
+    let pod = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"generateName": "e-", "labels": {"inferencecache.io/cache-domain": "granite"}},
+        "spec": {"containers": [{"name": "vllm"}]}});
+    for broken in [Broken::Panics, Broken::Waits] {
+        let rules = Rules::new(Arc::new(builtin(&Options::default()).runtime));
+        let admission = Admission::new(rules, Arc::new(broken), Metrics::new().expect("metrics"));
+        let begun = tokio::time::Instant::now();
+        let response = ask(&admission, POD, &review("CREATE", &pod, &Value::Null)).await;
+        assert_eq!((&response["allowed"], response.get("patch")), (&json!(true), None), "{response}");
+        assert!(response["warnings"].is_array());
+        assert!(begun.elapsed() < std::time::Duration::from_secs(3), "the API server has gone on");
+    }
+}
+
+/// Two backends for one Pod: the one refusal. A wired Pod is answered with a patch and without a word.
+#[tokio::test]
+async fn pods_are_wired_or_refused() {
+    let named = |name: &str| object("CacheBackend", name, cases()["fixtures"]["POD"].clone());
+    let pod = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "e", "labels": {"inferencecache.io/cache-domain": "granite"}},
+        "spec": {"containers": [{"name": "vllm", "image": "i"}]}});
+    let (one, _) = admission(Stored { objects: vec![named("a")], ..Stored::default() });
+    let response = ask(&one, POD, &review("CREATE", &pod, &Value::Null)).await;
+    assert_eq!((&response["allowed"], response.get("warnings")), (&json!(true), None));
+    assert!(patch(&response).to_string().contains("serving/a"), "{response}");
+    let nothing = ask(&one, POD, &review("", &pod, &Value::Null)).await;
+    assert_eq!((&nothing["allowed"], nothing.get("patch")), (&json!(true), None));
+    let (two, _) = admission(Stored { objects: vec![named("b1"), named("a1")], ..Stored::default() });
+    let response = ask(&two, POD, &review("CREATE", &pod, &Value::Null)).await;
+    assert_eq!((&response["allowed"], &response["status"]["code"]), (&json!(false), &json!(403)));
+    assert!(response["status"]["message"].as_str().is_some_and(|message| message.contains("a1, b1")), "{response}");
+}
+
+fn patch(response: &Value) -> Value {
+    use base64::Engine as _;
+    assert_eq!(response["patchType"], "JSONPatch");
+    let patch = response["patch"].as_str().expect("a patch");
+    serde_json::from_slice(&base64::prelude::BASE64_STANDARD.decode(patch).expect("base64")).expect("JSON")
 }

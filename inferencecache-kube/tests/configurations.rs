@@ -1,7 +1,7 @@
 //! The shipped webhook configurations.
 
 use inferencecache_kube::testkit::manifests;
-use inferencecache_kube::webhook::names::Kind;
+use inferencecache_kube::webhook::names::{Kind, POD_PATH, POD_WEBHOOK};
 use serde_json::{Value, json};
 
 const FILES: [(&str, &str, &str); 2] = [
@@ -9,13 +9,16 @@ const FILES: [(&str, &str, &str); 2] = [
     ("validating", "v", include_str!("../deploy/webhooks/validating.yaml")),
 ];
 
-/// The six entries of the custom resources; the Pod linker's comes with the linker.
+/// The six entries of the custom resources, after the Pod linker's.
 #[test]
 fn they_name_what_is_judged_and_nothing_else() {
     for (name, prefix, file) in FILES {
         let [configuration] = manifests::read(file).expect("YAML").try_into().expect("one configuration");
         assert_eq!(configuration["metadata"]["name"], format!("inference-cache-{name}-webhook-configuration"));
-        let entries = configuration["webhooks"].as_array().expect("entries");
+        let mut entries = configuration["webhooks"].as_array().expect("entries").as_slice();
+        if name == "mutating" {
+            entries = entries.split_first().expect("the linker's").1;
+        }
         assert_eq!(entries.len(), Kind::ALL.len());
         for (entry, kind) in entries.iter().zip(Kind::ALL) {
             assert_eq!(entry["name"], format!("{prefix}{}.inferencecache.io", kind.singular()));
@@ -29,6 +32,22 @@ fn they_name_what_is_judged_and_nothing_else() {
             assert_eq!(entry["admissionReviewVersions"], json!(["v1"]));
         }
     }
+}
+
+/// field:49: first, ignored when nobody answers, soon, and never asked about what the cluster and the controller need.
+#[test]
+fn the_linker_is_asked_about_new_pods_and_waited_for_briefly() {
+    let configurations = manifests::read(FILES[0].2).expect("YAML");
+    let entry = &configurations[0]["webhooks"][0];
+    assert_eq!(entry["name"], POD_WEBHOOK);
+    assert_eq!(entry["clientConfig"]["service"]["path"], POD_PATH);
+    assert_eq!((&entry["failurePolicy"], &entry["sideEffects"]), (&json!("Ignore"), &json!("None")));
+    assert!(entry["timeoutSeconds"].as_u64().is_some_and(|seconds| seconds <= 3), "{entry}");
+    let rule = json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"], "scope": "Namespaced"}]);
+    assert_eq!(entry["rules"], rule);
+    let excluded = &entry["namespaceSelector"]["matchExpressions"][0];
+    assert_eq!((&excluded["key"], &excluded["operator"]), (&json!("kubernetes.io/metadata.name"), &json!("NotIn")));
+    assert_eq!(excluded["values"], json!(["kube-system", "inference-cache-system"]));
 }
 
 /// field:48: applying the files again must not wipe what was filled in.

@@ -127,7 +127,7 @@ fn amounts(cpu: &str, memory: &str) -> Option<BTreeMap<String, Quantity>> {
 }
 
 /// The last valid `--port` of the engine, in its command or its arguments.
-fn port(engine: &Container) -> Option<u16> {
+pub(crate) fn port(engine: &Container) -> Option<u16> {
     let words: Vec<&str> =
         engine.command.iter().flatten().chain(engine.args.iter().flatten()).map(String::as_str).collect();
     let mut last = None;

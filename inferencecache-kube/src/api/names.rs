@@ -29,6 +29,10 @@ pub const INJECTED_BY_UID: &str = "inferencecache.io/injected-by-uid";
 pub const INJECTED_GENERATION: &str = "inferencecache.io/injected-generation";
 /// Annotation of a Pod that was left alone on its own wish.
 pub const INJECT_SKIPPED: &str = "inferencecache.io/inject-skipped";
+/// Value of [`INJECT_SKIPPED`].
+pub const SKIPPED_BY_ANNOTATION: &str = "skip-inject-annotation";
+/// Annotation by which a kubelet shows a Pod that it runs from a file.
+pub const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// Port on which engines publish KV events.
 pub const KV_EVENT_PORT: i32 = 5557;

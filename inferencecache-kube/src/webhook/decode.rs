@@ -23,15 +23,20 @@ pub(super) trait Strict: DeserializeOwned {
 
 /// Decodes an object. A null counts as absent, whatever the field.
 pub(super) fn decode<K: Strict>(object: &Value) -> Result<K, Undecodable> {
-    let mut object = object.clone();
-    strip_nulls(&mut object);
-    let typed: K = serde_json::from_value(object).map_err(|why| Undecodable(why.to_string()))?;
+    let typed: K = serde_json::from_value(without_nulls(object)).map_err(|why| Undecodable(why.to_string()))?;
     let mut check = Texts::default();
     typed.texts(&mut check);
     match check.first {
         Some(why) => Err(Undecodable(why)),
         None => Ok(typed),
     }
+}
+
+/// The object without its null members; lists keep their length.
+pub(super) fn without_nulls(object: &Value) -> Value {
+    let mut object = object.clone();
+    strip_nulls(&mut object);
+    object
 }
 
 fn strip_nulls(value: &mut Value) {

@@ -1,8 +1,15 @@
 //! What admission counts. The only place that spells the names of its metrics.
 
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
+
+/// Backends that are counted each under its own name; more are counted together.
+const MOST_BACKENDS: usize = 1000;
+/// The name that those have together.
+const OTHER: &str = "other";
 
 /// How a review ended, beyond its code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +31,8 @@ pub struct Metrics {
     certificate_not_after: IntGauge,
     connections_refused: IntCounter,
     handshakes_failed: IntCounter,
+    pods: IntCounterVec,
+    backends: Arc<Mutex<HashSet<String>>>,
 }
 
 impl Metrics {
@@ -59,6 +68,10 @@ impl Metrics {
             "inferencecache_webhook_handshakes_failed_total",
             "TLS handshakes that failed or took too long.",
         )?;
+        let pods = IntCounterVec::new(
+            Opts::new("inferencecache_webhook_pods_total", "Pods that the linker saw, by outcome and backend."),
+            &["outcome", "backend"],
+        )?;
         for result in ["ok", "refused"] {
             certificate_reads.with_label_values(&[result]);
         }
@@ -69,7 +82,10 @@ impl Metrics {
         registry.register(Box::new(certificate_not_after.clone()))?;
         registry.register(Box::new(connections_refused.clone()))?;
         registry.register(Box::new(handshakes_failed.clone()))?;
+        registry.register(Box::new(pods.clone()))?;
         Ok(Self {
+            pods,
+            backends: Arc::default(),
             registry,
             reviews,
             seconds,
@@ -102,6 +118,21 @@ impl Metrics {
         let (Outcome::Answered(code) | Outcome::Unreadable(code)) = outcome;
         self.reviews.with_label_values(&[path, &code.to_string()]).inc();
         self.seconds.with_label_values(&[path]).observe(took.as_secs_f64());
+    }
+
+    /// A Pod that the linker answered for; `backend` as `NAMESPACE/NAME` where one selects it.
+    pub(super) fn linked(&self, outcome: super::pod::Outcome, backend: Option<&str>) {
+        let mut known = self.backends.lock().unwrap_or_else(PoisonError::into_inner);
+        let backend = match backend {
+            None => "",
+            Some(name) if known.contains(name) => name,
+            Some(name) if known.len() < MOST_BACKENDS => {
+                known.insert(name.to_owned());
+                name
+            }
+            Some(_) => OTHER,
+        };
+        self.pods.with_label_values(&[outcome.name(), backend]).inc();
     }
 
     pub(super) fn certificate(&self, good: bool) {

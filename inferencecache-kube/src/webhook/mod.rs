@@ -1,4 +1,4 @@
-//! Admission of the custom resources.
+//! Admission of the custom resources, and the linker of engine Pods.
 //!
 //! ```text
 //!  HTTPS ──> serve ──> review ──> decode ──> default  ──> JSON patch
@@ -15,7 +15,7 @@
 //! 5. Reads that decide are live, bounded in time, and a read that fails refuses without a verdict on the object.
 //! 6. Whatever a request holds, it is answered: a panic becomes an answer 500.
 //!
-//! The linker of engine Pods is not here.
+//! Engine Pods are admitted by other rules, those of [`pod`].
 
 pub mod backend;
 mod decode;
@@ -24,6 +24,7 @@ pub mod health;
 mod listen;
 mod metrics;
 pub mod names;
+pub mod pod;
 pub mod policy;
 pub mod review;
 pub mod seam;

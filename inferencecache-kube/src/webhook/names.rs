@@ -1,5 +1,10 @@
 //! Paths and names of the admission endpoints, spelled once.
 
+/// Path of the endpoint that links Pods.
+pub const POD_PATH: &str = "/mutate--v1-pod";
+/// Name of the linker's entry in the configuration.
+pub const POD_WEBHOOK: &str = "mpod.inferencecache.io";
+
 /// `webhooks.md` names six endpoints: a defaulting and a validating one per kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {

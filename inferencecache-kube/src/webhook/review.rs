@@ -65,6 +65,8 @@ pub enum Answer {
     Allowed,
     /// Let it pass with these operations of a JSON patch; none of them is let pass plainly.
     Patched(Vec<Value>),
+    /// Let it pass with these operations, if any, and a word to people: a warning, and an audit annotation.
+    Noted(Vec<Value>, String),
     /// Refused for what it says; 422.
     Invalid {
         /// Kind of the object.
@@ -93,6 +95,19 @@ struct Response<'a> {
     patch_type: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     patch: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warnings: Option<[String; 1]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    audit_annotations: Option<Value>,
+}
+
+impl Response<'_> {
+    fn patch(&mut self, operations: &[Value]) {
+        if !operations.is_empty() {
+            self.patch_type = Some("JSONPatch");
+            self.patch = Some(BASE64_STANDARD.encode(Value::from(operations).to_string()));
+        }
+    }
 }
 
 impl Answer {
@@ -106,7 +121,7 @@ impl Answer {
     #[must_use]
     pub fn code(&self) -> u16 {
         match self {
-            Self::Allowed | Self::Patched(_) => 200,
+            Self::Allowed | Self::Patched(_) | Self::Noted(..) => 200,
             Self::Malformed(_) => 400,
             Self::Denied(_) => 403,
             Self::Invalid { .. } => 422,
@@ -117,7 +132,15 @@ impl Answer {
     /// The whole answer.
     #[must_use]
     pub fn render(&self, api_version: &str, uid: &str) -> Value {
-        let mut response = Response { uid, allowed: self.code() == 200, status: None, patch_type: None, patch: None };
+        let mut response = Response {
+            uid,
+            allowed: self.code() == 200,
+            status: None,
+            patch_type: None,
+            patch: None,
+            warnings: None,
+            audit_annotations: None,
+        };
         let refusal = |reason: Option<&str>, message: &str| {
             let mut status = json!({"status": "Failure", "code": self.code(), "message": message});
             if let (Some(status), Some(reason)) = (status.as_object_mut(), reason) {
@@ -128,11 +151,15 @@ impl Answer {
         response.status = Some(match self {
             Self::Allowed => json!({"code": 200}),
             Self::Patched(operations) => {
-                if !operations.is_empty() {
-                    response.patch_type = Some("JSONPatch");
-                    response.patch = Some(BASE64_STANDARD.encode(Value::from(operations.clone()).to_string()));
-                }
+                response.patch(operations);
                 json!({"code": 200})
+            }
+            Self::Noted(operations, note) => {
+                response.patch(operations);
+                let note = cut(note);
+                response.warnings = Some([note.to_owned()]);
+                response.audit_annotations = Some(json!({"note": note}));
+                json!({"code": 200, "message": note})
             }
             Self::Denied(why) => refusal(Some("Forbidden"), why),
             Self::Malformed(why) => refusal(Some("BadRequest"), why),
@@ -154,4 +181,11 @@ impl Answer {
         });
         json!({"apiVersion": api_version, "kind": "AdmissionReview", "response": response})
     }
+}
+
+/// Longest warning. API servers cut longer ones themselves.
+const MOST_NOTE: usize = 256;
+
+fn cut(note: &str) -> &str {
+    note.get(..note.floor_char_boundary(MOST_NOTE)).unwrap_or(note)
 }

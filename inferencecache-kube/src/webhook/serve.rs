@@ -18,10 +18,10 @@ use super::backend::{self, Rules};
 use super::decode::{Strict, decode};
 use super::field::FieldError;
 use super::metrics::{Metrics, Outcome};
-use super::names::Kind;
+use super::names::{Kind, POD_PATH};
 use super::review::{Answer, Request, Review};
-use super::seam;
 use super::siblings::{ReadError, Siblings};
+use super::{pod, seam};
 use super::{policy, tenant};
 use crate::api::names::CACHE_DOMAIN;
 use crate::api::{CacheBackend, CachePolicy, CacheTenant};
@@ -34,6 +34,10 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_REVIEWS: usize = 32;
 /// How long a review waits for its turn.
 const TURN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Reviews of Pods at a time, beside the others: neither kind waits for the other.
+const MAX_PODS: usize = 32;
+/// How long the review of a Pod waits for its turn; then the API server goes on without an answer.
+const POD_TURN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Judges the custom resources.
 #[derive(Clone)]
@@ -42,6 +46,7 @@ pub struct Admission {
     siblings: Arc<dyn Siblings>,
     metrics: Metrics,
     turns: Arc<Semaphore>,
+    pod_turns: Arc<Semaphore>,
 }
 
 impl std::fmt::Debug for Admission {
@@ -55,9 +60,10 @@ impl std::fmt::Debug for Admission {
 enum Task {
     Mutate(Kind),
     Validate(Kind),
+    Link,
 }
 
-/// The six endpoints. Mount it where the API server is told to call; it answers POST with `application/json`.
+/// The seven endpoints. Mount it where the API server is told to call; it answers POST with `application/json`.
 pub fn router(admission: Admission) -> Router {
     let mut router = Router::new();
     for kind in Kind::ALL {
@@ -70,20 +76,32 @@ pub fn router(admission: Admission) -> Router {
             router = router.route(&path, post(handler));
         }
     }
-    router.with_state(admission)
+    let link = |State(admission): State<Admission>, request: HttpRequest| async move {
+        admission.serve(POD_PATH, Task::Link, request).await
+    };
+    router.route(POD_PATH, post(link)).with_state(admission)
 }
 
 impl Admission {
     /// With those rules and that way to read siblings.
     #[must_use]
     pub fn new(rules: Rules, siblings: Arc<dyn Siblings>, metrics: Metrics) -> Self {
-        Self { rules, siblings, metrics, turns: Arc::new(Semaphore::new(MAX_REVIEWS)) }
+        Self {
+            rules,
+            siblings,
+            metrics,
+            turns: Arc::new(Semaphore::new(MAX_REVIEWS)),
+            pod_turns: Arc::new(Semaphore::new(MAX_PODS)),
+        }
     }
 
     async fn serve(&self, path: &'static str, task: Task, request: HttpRequest) -> Response<Body> {
         let begun = Instant::now();
         let _in_flight = self.metrics.begin();
-        let turn = tokio::time::timeout(TURN_TIMEOUT, self.turns.acquire()).await;
+        let turn = match task {
+            Task::Link => tokio::time::timeout(POD_TURN_TIMEOUT, self.pod_turns.acquire()).await,
+            _ => tokio::time::timeout(TURN_TIMEOUT, self.turns.acquire()).await,
+        };
         let review = match &turn {
             Ok(Ok(_)) => read(request).await,
             _ => Err((StatusCode::SERVICE_UNAVAILABLE, "too many reviews are under way".to_owned())),
@@ -91,8 +109,11 @@ impl Admission {
         let (status, body, outcome) = match review {
             Ok(review) => {
                 let answer = AssertUnwindSafe(self.answer(task, &review.request)).catch_unwind().await;
-                let answer =
-                    answer.unwrap_or_else(|_| Answer::Failed("the review failed; see the controller's log".to_owned()));
+                let answer = answer.unwrap_or_else(|_| match task {
+                    // A Pod is never refused for a fault of ours.
+                    Task::Link => Answer::Noted(Vec::new(), "created without a cache: the review failed".to_owned()),
+                    _ => Answer::Failed("the review failed; see the controller's log".to_owned()),
+                });
                 let body = answer.render(&review.api_version, &review.request.uid);
                 (StatusCode::OK, body, Outcome::Answered(answer.code()))
             }
@@ -110,6 +131,7 @@ impl Admission {
 
     async fn answer(&self, task: Task, request: &Request) -> Answer {
         match task {
+            Task::Link => pod::answer(request, &*self.siblings, self.rules.adapters(), &self.metrics).await,
             Task::Mutate(Kind::Backend) if request.object.is_object() => {
                 Answer::Patched(backend::patch(&request.object))
             }

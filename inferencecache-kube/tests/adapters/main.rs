@@ -3,6 +3,7 @@
 mod conformance;
 mod fixtures;
 mod hicache;
+mod linker;
 mod lmcache;
 mod programs;
 mod reference;

@@ -5,5 +5,6 @@
 
 mod manifests;
 mod outages;
+mod pods;
 mod stage;
 mod stories;

@@ -36,14 +36,16 @@ pub type Rule = Arc<dyn Fn(&CacheBackend) -> Vec<FieldError> + Send + Sync>;
 #[derive(Clone)]
 pub struct Rules {
     list: Vec<Rule>,
+    adapters: Arc<RuntimeRegistry>,
 }
 
 impl Rules {
     /// The rules of the specification, with those adapters.
     #[must_use]
     pub fn new(adapters: Arc<RuntimeRegistry>) -> Self {
-        let overrides = adapters.clone();
+        let (all, overrides) = (adapters.clone(), adapters.clone());
         Self {
+            adapters: all,
             list: vec![
                 Arc::new(selector),
                 Arc::new(storage::hierarchy),
@@ -59,6 +61,12 @@ impl Rules {
                 Arc::new(move |backend| wiring::overrides(&overrides, backend)),
             ],
         }
+    }
+
+    /// The adapters that the rules know.
+    #[must_use]
+    pub fn adapters(&self) -> &RuntimeRegistry {
+        &self.adapters
     }
 
     /// One rule more, after the others.
