@@ -94,7 +94,7 @@ fn registries(name: &str) -> Registries {
 
 const PAIRS: [&str; 9] = ["p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8", "p9"];
 
-/// webhooks:W135-W143, p1 to p9 in order
+/// W135 to W143: p1 to p9 in order.
 #[test]
 fn every_worked_pod_comes_out_whole() {
     for name in PAIRS {
@@ -122,7 +122,7 @@ fn a_pod_that_comes_back_is_left_as_it_is() {
     }
 }
 
-/// webhooks:W142 without any backend, webhooks:W95,W96
+/// webhooks:W95,W96, and p8 without any backend.
 #[test]
 fn a_pod_that_asks_for_it_is_left_alone_everywhere() {
     let pair = worked("p8");
@@ -278,7 +278,7 @@ fn redis(ownership: &str, endpoint: Value) -> Value {
     storage
 }
 
-/// webhooks:W103,W104,W105,W106,W107,W108,W109,W110,W111,W112,W113,W114,W115
+/// webhooks:W103,W104,W105,W106,W107,W108,W109,W110,W111,W112,W113,W114,W115,W134
 #[test]
 fn engines_and_stores() {
     let none = json!({});
