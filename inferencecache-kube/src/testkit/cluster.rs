@@ -28,6 +28,9 @@ const LEASH: &str = r#""$@" </dev/null & child=$!; cat >/dev/null; kill -KILL "$
 /// How long the control plane may take to be ready. It takes about five seconds on a machine with nothing else to do.
 const START: Duration = Duration::from_secs(180);
 const ADMIN: &str = "admin";
+/// What the API server writes into `audit.log`: what ServiceAccounts ask for, and how that ends.
+const AUDIT: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": [
+    {"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}]}"#;
 
 /// Why there is no API server.
 #[derive(Debug, thiserror::Error)]
@@ -96,6 +99,7 @@ impl ControlPlane {
         fs::write(at("sa.pub"), accounts.public_key_pem())?;
         // token, user, uid, groups
         fs::write(at("tokens.csv"), "admin-token,admin,admin,system:masters\nreader-token,reader,reader,readers\n")?;
+        fs::write(at("audit.json"), AUDIT)?;
         let plane = Self {
             url: format!("https://127.0.0.1:{secure}"),
             ca: authority.pem(),
@@ -135,6 +139,8 @@ impl ControlPlane {
                 format!("--service-account-signing-key-file={}", file("sa.key")),
                 "--authorization-mode=RBAC".to_owned(),
                 format!("--token-auth-file={}", file("tokens.csv")),
+                format!("--audit-policy-file={}", file("audit.json")),
+                format!("--audit-log-path={}", file("audit.log")),
                 "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
                 // Without a controller manager there are no accounts for Pods to run as.
                 "--disable-admission-plugins=ServiceAccount".to_owned(),

@@ -1,21 +1,13 @@
 //! Names and texts that Kubernetes gives a form to.
 
+pub(super) use crate::dns::{is_dns_label, is_dns_subdomain};
+
 const SHA256_HEX: usize = 64;
 
 /// Whether this may be the value of a label: at most 63 of letters, digits, `-`, `_`, `.`, beginning and ending with a letter
 /// or digit; or empty.
 pub(super) fn is_label_value(text: &str) -> bool {
     text.is_empty() || is_name(text, 63, |b| b.is_ascii_alphanumeric(), |b| matches!(b, b'-' | b'_' | b'.'))
-}
-
-/// Whether this is a DNS label: at most 63 of lower-case letters, digits and `-`.
-pub(super) fn is_dns_label(text: &str) -> bool {
-    is_name(text, 63, is_lower_alphanumeric, |b| b == b'-')
-}
-
-/// Whether this is a DNS name: labels with dots between, at most 253.
-pub(super) fn is_dns_subdomain(text: &str) -> bool {
-    text.len() <= 253 && text.split('.').all(|label| is_name(label, 253, is_lower_alphanumeric, |b| b == b'-'))
 }
 
 /// Whether this is `PREFIX/NAME` or `NAME` as labels and resources have them.
@@ -68,10 +60,6 @@ pub(super) fn is_positive_number(text: &str) -> bool {
     // Go allows underscores between digits of literals, and so does its parser of texts for some bases only: not here.
     let digits = text.bytes().any(|b| b.is_ascii_digit());
     digits && text.parse::<f64>().is_ok_and(|number| number.is_finite() && number > 0.0)
-}
-
-fn is_lower_alphanumeric(b: u8) -> bool {
-    b.is_ascii_lowercase() || b.is_ascii_digit()
 }
 
 fn is_name(text: &str, most: usize, edge: impl Fn(u8) -> bool, inner: impl Fn(u8) -> bool) -> bool {

@@ -10,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::probing::Key;
 use crate::api::names;
+use crate::dns::is_dns_subdomain;
 
 const KIND: &str = "CacheBackend";
 
@@ -26,18 +27,7 @@ pub(super) fn wired(meta: &ObjectMeta) -> Option<Key> {
     let (namespace, name) = annotation(names::INJECTED_BY)?.split_once('/')?;
     let has_uid = annotation(names::INJECTED_BY_UID).is_some_and(|uid| !uid.is_empty());
     let here = meta.namespace.as_deref() == Some(namespace) && !namespace.is_empty();
-    (has_uid && here && is_name(name)).then(|| (namespace.to_owned(), name.to_owned()))
-}
-
-/// Whether an object can be called that.
-fn is_name(text: &str) -> bool {
-    let alphanumeric = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-    let is_label = |label: &str| {
-        let (first, last) = (label.bytes().next(), label.bytes().last());
-        label.bytes().all(|b| alphanumeric(b) || b == b'-')
-            && [first, last].into_iter().all(|b| b.is_some_and(alphanumeric))
-    };
-    text.len() <= 253 && text.split('.').all(is_label)
+    (has_uid && here && is_dns_subdomain(name)).then(|| (namespace.to_owned(), name.to_owned()))
 }
 
 /// Backends by namespace and cache domain. Every pass tells what it read, so nothing else has to watch for it; a backend has
