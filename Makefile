@@ -6,6 +6,8 @@ KEEP ?=
 SEEDS ?= 100
 SPEC ?= ../shared/spec
 CONFORMANCE ?= ../shared/conformance
+# Arguments for the player of the controller's stories.
+STORIES ?= --jobs=16
 # What the programs are built from. After `make test`, BUILD="--workspace --all-features --tests" has nothing left to build.
 BUILD ?= -p inferencecache-server -p kvevent-subscriber -p kvevent-fake-engine -p inferencecache-examples
 # Tools that the tree does not hold are kept out of it.
@@ -15,7 +17,7 @@ VENV = $(CACHE)/venv/done-2
 DENY_VERSION = 0.20.2
 GRPCURL_VERSION = v1.9.4
 
-.PHONY: help demo test soak lint bench bench-peers load conformance clients cases crds crd-facts cluster admission package features
+.PHONY: help demo test soak lint bench bench-peers load conformance clients cases crds crd-facts cluster admission controller-stories package features
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -83,6 +85,10 @@ cluster: ## Build a Kubernetes control plane for tests into the cache, once (PAR
 admission: $(VENV) ## Play the recorded admission reviews against the controller on a real API server (CONFORMANCE=folder)
 	$(CARGO) build --workspace --all-features --bin inferencecache-controller --example admission
 	.ci/admission $(CACHE)/venv/bin/python $(CONFORMANCE)
+
+controller-stories: $(VENV) ## Play the recorded stories against controller and server on a real API server (STORIES="--only=^policy/ --jobs=8")
+	$(CARGO) build --workspace --all-features --bin inferencecache-controller --bin inferencecache-server --example admission
+	.ci/controller $(CACHE)/venv/bin/python $(CONFORMANCE) $(STORIES)
 
 crds: ## Write the CustomResourceDefinitions from the types (a test compares them)
 	$(CARGO) run -p inferencecache-kube --all-features --example crdgen inferencecache-kube/deploy/crds
