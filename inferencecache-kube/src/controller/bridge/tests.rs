@@ -71,7 +71,10 @@ async fn a_probe_asks_for_one_backend_and_counts_what_it_is_told() {
     let errors = vec![StageError { stage: "routing".to_owned(), message: "m".to_owned() }];
     let expected = Report { ingest: "ok".to_owned(), routing: "broken".to_owned(), t2: "skipped".to_owned(), errors };
     assert_eq!(report, expected);
-    assert_eq!(server.asked(), r#"Bearer tok: {"backend":"ns/cache","model":"functional-self-test","hashScheme":"vllm"}"#);
+    assert_eq!(
+        server.asked(),
+        r#"Bearer tok: {"backend":"ns/cache","model":"functional-self-test","hashScheme":"vllm"}"#
+    );
     server.says(200, r#"{"backend":"ns/cache"}"#);
     assert_eq!(probe.probe(request()).await, Ok(Report::default()), "a verdict, if an empty one");
 

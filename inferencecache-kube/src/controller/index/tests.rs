@@ -167,7 +167,7 @@ fn t2_metrics_follow_what_is_used() {
         shown(&registry).contains(&format!("{total}{{backend=\"n/a\"}} 500")),
         "an engine that restarted takes nothing back"
     );
-    t2.update(&HashMap::new(), &none, &none);
+    t2.update(&HashMap::new(), &none, &BTreeSet::new());
     assert!(shown(&registry).is_empty());
     assert_eq!(used(9, 3).ratio(), Some(1.0));
 }
