@@ -181,6 +181,83 @@ async fn requests_that_are_no_reviews_are_refused_and_counted() {
     }
 }
 
+/// JSON that is too deep, or not what its kind says, is refused like any other; the next review is answered.
+#[tokio::test]
+async fn hostile_reviews_are_answered() {
+    let (admission, _) = admission(Stored::default());
+    let good = review("CREATE", &object("CacheBackend", "b", cases()["fixtures"]["POD"].clone()), &Value::Null);
+    let inside = |object: &str| good.to_string().replacen(&good["request"]["object"].to_string(), object, 1);
+    for (body, status) in [
+        (inside(&format!("{}{}", "[".repeat(100_000), "]".repeat(100_000))), StatusCode::BAD_REQUEST),
+        (inside(&format!("{}1{}", r#"{"spec":"#.repeat(100_000), "}".repeat(100_000))), StatusCode::BAD_REQUEST),
+        (inside(r#"{"spec": 1e999999}"#), StatusCode::BAD_REQUEST),
+        (inside("[1, 2]"), StatusCode::OK),
+        (inside("\"text\""), StatusCode::OK),
+        (inside(r#"{"metadata": [], "spec": {"runtime": {}}}"#), StatusCode::OK),
+        (inside(r#"{"spec": {"runtime": "VLLM", "runtime": 1}}"#), StatusCode::OK),
+    ] {
+        let (given, answer) = post(&admission, BACKEND, "application/json", body.into_bytes()).await;
+        assert_eq!((given, &answer["response"]["allowed"]), (status, &json!(false)), "{answer}");
+        assert_eq!(answer["response"]["status"]["code"], 400, "{answer}");
+    }
+    assert_eq!(ask(&admission, BACKEND, &good).await["allowed"], true);
+}
+
+/// More bodies that trickle in than there are reviews at a time: the next one is judged all the same.
+#[tokio::test]
+async fn slow_bodies_take_nobodys_turn() {
+    let (admission, _) = admission(Stored::default());
+    let mut slow = Vec::new();
+    for _ in 0..100 {
+        let never = Body::from_stream(futures::stream::pending::<Result<Vec<u8>, std::convert::Infallible>>());
+        let request = Request::post(BACKEND).header("content-type", "application/json").body(never).expect("a request");
+        slow.push(tokio::spawn(router(admission.clone()).oneshot(request)));
+    }
+    tokio::task::yield_now().await;
+    let good = review("CREATE", &object("CacheBackend", "b", cases()["fixtures"]["POD"].clone()), &Value::Null);
+    let judged = ask(&admission, BACKEND, &good).await;
+    assert_eq!(judged["allowed"], true);
+    assert!(slow.iter().all(|slow| !slow.is_finished()), "they still trickle");
+}
+
+/// A reader of siblings that fails as badly as it can: at once, or while it reads.
+struct Panicking {
+    late: bool,
+}
+
+impl Siblings for Panicking {
+    fn list<'a>(&'a self, _: Kind, _: &'a str) -> Reading<'a> {
+        assert!(self.late, "at once");
+        Box::pin(async move {
+            assert!(!self.late, "while it reads");
+            Ok(Vec::new())
+        })
+    }
+}
+
+/// A panic is an answer of its own, refused with code 500, and the next review is judged.
+#[tokio::test]
+async fn a_panic_is_answered_and_the_next_review_is_judged() {
+    for late in [false, true] {
+        let metrics = Metrics::new().expect("metrics");
+        let rules = Rules::new(Arc::new(builtin(&Options::default()).runtime));
+        let admission = Admission::new(rules, Arc::new(Panicking { late }), metrics.clone());
+        let tenant = Kind::Tenant.validate_path();
+        let stored = object("CacheTenant", "t", json!({"tenantID": "t"}));
+        // More often than there are turns: none is lost.
+        for _ in 0..40 {
+            let answer = ask(&admission, &tenant, &review("CREATE", &stored, &Value::Null)).await;
+            assert_eq!((&answer["allowed"], &answer["status"]["code"]), (&json!(false), &json!(500)), "{answer}");
+            assert!(!answer.to_string().contains("while it reads"), "a panic may quote what it failed on: {answer}");
+        }
+        let judged = ask(&admission, &tenant, &review("UPDATE", &stored, &stored)).await;
+        assert_eq!(judged["allowed"], true);
+        let text = metrics.render();
+        assert!(text.contains(&format!("{{code=\"500\",path=\"{tenant}\"}} 40")), "{text}");
+        assert!(text.contains("inferencecache_webhook_reviews_in_flight 0"), "{text}");
+    }
+}
+
 /// webhooks:W09-W13
 #[tokio::test]
 async fn only_what_is_missing_is_patched() {

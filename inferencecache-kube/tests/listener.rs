@@ -1,9 +1,7 @@
 //! The HTTPS listener of admission: certificates that change while it runs, and the end of it.
 
-use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,7 +9,7 @@ use inferencecache_kube::testkit::cluster::Authority;
 use inferencecache_kube::webhook::{Limits, Listener, Metrics, health};
 use inferencecache_wire::tls::ServerFiles;
 use tempfile::TempDir;
-use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
@@ -47,16 +45,10 @@ async fn connect(address: SocketAddr, authority: &Authority) -> std::io::Result<
 }
 
 async fn ask(stream: &mut TlsStream<TcpStream>) -> String {
-    let mut request: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";
-    while !request.is_empty() {
-        let written = poll_fn(|cx| Pin::new(&mut *stream).poll_write(cx, request)).await.expect("a request");
-        request = &request[written..];
-    }
-    poll_fn(|cx| Pin::new(&mut *stream).poll_flush(cx)).await.expect("a request");
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("a request");
     let mut answer = [0; 4096];
-    let mut answer = ReadBuf::new(&mut answer);
-    poll_fn(|cx| Pin::new(&mut *stream).poll_read(cx, &mut answer)).await.expect("an answer");
-    String::from_utf8_lossy(answer.filled()).into_owned()
+    let read = stream.read(&mut answer).await.expect("an answer");
+    String::from_utf8_lossy(&answer[..read]).into_owned()
 }
 
 struct Running {
@@ -67,10 +59,13 @@ struct Running {
 }
 
 async fn run(folder: &Path) -> Running {
+    run_with(folder, Limits::default()).await
+}
+
+async fn run_with(folder: &Path, limits: Limits) -> Running {
     let metrics = Metrics::new().expect("metrics");
     let address = "127.0.0.1:0".parse().expect("an address");
-    let listener =
-        Listener::bind(files(folder), address, metrics.clone(), Limits::default()).await.expect("a listener");
+    let listener = Listener::bind(files(folder), address, metrics.clone(), limits).await.expect("a listener");
     let address = listener.address().expect("an address");
     let stop = CancellationToken::new();
     let served = tokio::spawn(listener.serve(health::probes(), stop.clone()));
@@ -147,4 +142,78 @@ async fn asked_to_end_it_takes_no_new_connection_and_lets_the_others_finish() {
     running.stop.cancel();
     tokio::time::timeout(PATIENCE, running.served).await.expect("an end").expect("no panic");
     assert!(TcpStream::connect(running.address).await.is_err());
+}
+
+/// Neither a socket that says nothing nor a connection that asks nothing is worth waiting for.
+#[tokio::test]
+async fn who_asks_nothing_does_not_hold_up_the_end() {
+    let folder = TempDir::new().expect("a folder");
+    let authority = Authority::new("one").expect("an authority");
+    write(folder.path(), &authority);
+    let mut limits = Limits::default();
+    limits.handshake_timeout = PATIENCE * 10;
+    limits.header_timeout = PATIENCE * 10;
+    limits.drain = PATIENCE * 10;
+    let running = run_with(folder.path(), limits).await;
+    let _socket = TcpStream::connect(running.address).await.expect("a socket");
+    let _silent = connect(running.address, &authority).await.expect("a connection");
+    let mut half = connect(running.address, &authority).await.expect("a connection");
+    half.write_all(b"GET /healthz HTTP/1.1\r\nhost:").await.expect("half of a head");
+    running.stop.cancel();
+    tokio::time::timeout(PATIENCE, running.served).await.expect("an end").expect("no panic");
+}
+
+/// Whoever holds every place and asks nothing does not keep the API server out.
+#[tokio::test]
+async fn an_idle_connection_gives_its_place_to_a_new_one() {
+    let folder = TempDir::new().expect("a folder");
+    let authority = Authority::new("one").expect("an authority");
+    write(folder.path(), &authority);
+    let mut limits = Limits::default();
+    limits.max_connections = 4;
+    limits.handshake_timeout = PATIENCE * 10;
+    let running = run_with(folder.path(), limits).await;
+    let mut crowd = Vec::new();
+    for _ in 0..8 {
+        crowd.push(TcpStream::connect(running.address).await.expect("a socket"));
+        let mut asking = connect(running.address, &authority).await.expect("a place");
+        assert!(ask(&mut asking).await.ends_with("ok"));
+        crowd.push(asking.into_inner().0);
+    }
+    let text = running.metrics.render();
+    // 16 came, 4 have a place.
+    assert!(text.contains("inferencecache_webhook_connections_displaced_total 12"), "{text}");
+    assert!(text.contains("inferencecache_webhook_connections_refused_total 0"), "{text}");
+}
+
+/// What is no TLS, no HTTP or endless ends that connection alone.
+#[tokio::test]
+async fn garbage_ends_its_own_connection() {
+    let folder = TempDir::new().expect("a folder");
+    let authority = Authority::new("one").expect("an authority");
+    write(folder.path(), &authority);
+    let running = run(folder.path()).await;
+    for garbage in [&b"GET /healthz HTTP/1.1\r\n\r\n"[..], &[0x16, 3, 1, 0xff, 0xff, 1, 0, 0], &[0; 4096]] {
+        let mut socket = TcpStream::connect(running.address).await.expect("a socket");
+        // It may be closed before all of it was taken.
+        let _ = socket.write_all(garbage).await;
+        let _ = socket.shutdown().await;
+        let mut rest = Vec::new();
+        let ended = tokio::time::timeout(PATIENCE, socket.read_to_end(&mut rest)).await;
+        ended.expect("it is closed").map(drop).unwrap_or_default();
+    }
+    let endless = format!("GET / HTTP/1.1\r\nx: {}", "y".repeat(1 << 20));
+    let many = format!("GET / HTTP/1.1\r\n{}", "x: y\r\n".repeat(100_000));
+    for head in ["\u{1}\u{2}\r\n\r\n".to_owned(), "GET /\r\n\r\n".repeat(3), endless, many] {
+        let mut stream = connect(running.address, &authority).await.expect("a connection");
+        // It may be closed before all of it was taken.
+        let _ = stream.write_all(head.as_bytes()).await;
+        let mut rest = Vec::new();
+        let ended = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut rest)).await;
+        ended.expect("it is closed").map(drop).unwrap_or_default();
+        let said = String::from_utf8_lossy(&rest);
+        assert!(said.is_empty() || said.starts_with("HTTP/1.1 4"), "{said}");
+    }
+    let mut stream = connect(running.address, &authority).await.expect("a connection");
+    assert!(ask(&mut stream).await.ends_with("ok"));
 }

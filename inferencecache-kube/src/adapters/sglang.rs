@@ -9,10 +9,10 @@ use super::args::{self, upsert_flag, upsert_pair};
 use super::contract::{MpRuntimeAdapter, RuntimeAdapter};
 use super::error::AdapterError;
 use super::lmcache::settings::lm_cache;
-use super::lmcache::topology::{Client, Plan, is_typed};
+use super::lmcache::topology::{Client, Plan, is_typed, reaches};
 use super::pod::{env, upsert_env};
 use super::subscriber::{Engine, Subscriber};
-use super::value::{Binding, Protocol, RuntimeId, SupportedPair};
+use super::value::{Binding, RuntimeId, SupportedPair};
 use crate::api::backend::CacheType;
 use crate::api::{CacheBackend, names};
 
@@ -51,7 +51,7 @@ impl RuntimeAdapter for SglangLmCache {
     }
 
     fn supports_binding(&self, binding: Option<&Binding>) -> bool {
-        binding.is_none_or(|binding| binding.protocol == Protocol::resp())
+        reaches(binding)
     }
 
     fn inject_engine(

@@ -10,10 +10,10 @@ use serde::Serialize;
 use super::args::{self, present, sole_value, upsert_flag, upsert_pair};
 use super::contract::{MpRuntimeAdapter, RuntimeAdapter};
 use super::error::AdapterError;
-use super::lmcache::topology::{Client, Plan, is_typed};
+use super::lmcache::topology::{Client, Plan, is_typed, reaches};
 use super::pod::{env, reappend_env, upsert_env};
 use super::subscriber::{Engine, Subscriber};
-use super::value::{Binding, Protocol, RuntimeId, SupportedPair};
+use super::value::{Binding, RuntimeId, SupportedPair};
 use crate::api::backend::{CacheType, Role};
 use crate::api::{CacheBackend, names};
 
@@ -77,7 +77,7 @@ impl RuntimeAdapter for VllmLmCache {
     }
 
     fn supports_binding(&self, binding: Option<&Binding>) -> bool {
-        binding.is_none_or(|binding| binding.protocol == Protocol::resp())
+        reaches(binding)
     }
 
     fn inject_engine(

@@ -3,14 +3,14 @@
 //! ```text
 //!  binaries   KUBEBUILDER_ASSETS, else cluster.sh builds and caches them (needs Go, once)
 //!  tier A     etcd + kube-apiserver                       started once a process: ControlPlane::shared()
-//!  tier B     + controller-manager, scheduler, kwok       room is left: ControlPlane::command() starts any binary the same way
+//!  tier B     + controller-manager, scheduler, kwok       ControlPlane::shared_with_nodes(), in nodes.rs
 //! ```
 //!
 //! Every process runs under a shell that ends it when its standard input closes, which the system does when the test process
 //! is gone, however it went. Ports are free ones, all on loopback; data live in a temporary folder.
 
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -21,7 +21,8 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 
-const SCRIPT: &str = include_str!("cluster.sh");
+use super::binaries::{self, Binaries};
+
 /// Runs a command until its input closes or it ends by itself. Nothing is worth an orderly end: an API server without its etcd
 /// would wait for it for ever.
 const LEASH: &str = r#""$@" </dev/null & child=$!; cat >/dev/null; kill -KILL "$child" 2>/dev/null; wait "$child""#;
@@ -37,7 +38,7 @@ const AUDIT: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omit
 #[non_exhaustive]
 pub enum ClusterError {
     /// Neither Go nor ready-made binaries are there. The only reason to skip a test.
-    #[error("no Go and no KUBEBUILDER_ASSETS: tests on a real API server are skipped")]
+    #[error("no Go, and no KUBEBUILDER_ASSETS with all that is needed: tests on a real API server are skipped")]
     NoTools,
     /// Something did not work.
     #[error("{0}")]
@@ -47,7 +48,7 @@ pub enum ClusterError {
     Io(#[from] io::Error),
 }
 
-fn broken(what: &str, why: impl std::fmt::Display) -> ClusterError {
+pub(super) fn broken(what: &str, why: impl std::fmt::Display) -> ClusterError {
     ClusterError::Broken(format!("{what}: {why}"))
 }
 
@@ -55,11 +56,11 @@ fn broken(what: &str, why: impl std::fmt::Display) -> ClusterError {
 #[derive(Debug)]
 pub struct ControlPlane {
     folder: TempDir,
-    binaries: PathBuf,
+    binaries: Binaries,
     url: String,
     /// The authority of the API server's certificate, PEM.
     ca: String,
-    children: Mutex<Vec<Child>>,
+    children: Mutex<Vec<(String, Child)>>,
 }
 
 impl ControlPlane {
@@ -70,15 +71,18 @@ impl ControlPlane {
     #[must_use]
     pub fn shared() -> Option<&'static Self> {
         static SHARED: OnceLock<Option<ControlPlane>> = OnceLock::new();
-        let shared = SHARED.get_or_init(|| match Self::start() {
+        SHARED.get_or_init(|| Self::unless_impossible(Self::start())).as_ref()
+    }
+
+    pub(super) fn unless_impossible(started: Result<Self, ClusterError>) -> Option<Self> {
+        match started {
             Ok(plane) => Some(plane),
             Err(why @ ClusterError::NoTools) => {
                 eprintln!("{why}");
                 None
             }
             Err(why) => panic!("the control plane cannot be started: {why}"),
-        });
-        shared.as_ref()
+        }
     }
 
     /// Starts one, and waits until it is ready.
@@ -86,7 +90,13 @@ impl ControlPlane {
     /// # Errors
     /// [`ClusterError`].
     pub fn start() -> Result<Self, ClusterError> {
-        let binaries = binaries()?;
+        // Without a controller manager there are no accounts for Pods to run as.
+        Self::boot(&binaries::API_SERVER, &["--disable-admission-plugins=ServiceAccount"])
+    }
+
+    /// Starts etcd and an API server with further flags, beside which those parts may be launched.
+    pub(super) fn boot(parts: &[&str], flags: &[&str]) -> Result<Self, ClusterError> {
+        let binaries = Binaries::find(parts)?;
         let folder = tempfile::Builder::new().prefix("inferencecache-cluster-").tempdir()?;
         let [client, peer, secure] = free_ports()?;
         let at = |name: &str| folder.path().join(name);
@@ -125,28 +135,25 @@ impl ControlPlane {
             ],
         )?;
         let file = |name: &str| plane.folder.path().join(name).display().to_string();
-        plane.launch(
-            "kube-apiserver",
-            &[
-                format!("--etcd-servers={etcd}"),
-                "--bind-address=127.0.0.1".to_owned(),
-                format!("--secure-port={secure}"),
-                format!("--cert-dir={}", file("certs")),
-                format!("--tls-cert-file={}", file("tls.crt")),
-                format!("--tls-private-key-file={}", file("tls.key")),
-                "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
-                format!("--service-account-key-file={}", file("sa.pub")),
-                format!("--service-account-signing-key-file={}", file("sa.key")),
-                "--authorization-mode=RBAC".to_owned(),
-                format!("--token-auth-file={}", file("tokens.csv")),
-                format!("--audit-policy-file={}", file("audit.json")),
-                format!("--audit-log-path={}", file("audit.log")),
-                "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
-                // Without a controller manager there are no accounts for Pods to run as.
-                "--disable-admission-plugins=ServiceAccount".to_owned(),
-            ],
-        )?;
-        plane.wait_until_ready()?;
+        let mut arguments: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        arguments.extend([
+            format!("--etcd-servers={etcd}"),
+            "--bind-address=127.0.0.1".to_owned(),
+            format!("--secure-port={secure}"),
+            format!("--cert-dir={}", file("certs")),
+            format!("--tls-cert-file={}", file("tls.crt")),
+            format!("--tls-private-key-file={}", file("tls.key")),
+            "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+            format!("--service-account-key-file={}", file("sa.pub")),
+            format!("--service-account-signing-key-file={}", file("sa.key")),
+            "--authorization-mode=RBAC".to_owned(),
+            format!("--token-auth-file={}", file("tokens.csv")),
+            format!("--audit-policy-file={}", file("audit.json")),
+            format!("--audit-log-path={}", file("audit.log")),
+            "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
+        ]);
+        plane.launch("kube-apiserver", &arguments)?;
+        plane.wait_until(&["get", "--raw=/readyz"])?;
         Ok(plane)
     }
 
@@ -193,7 +200,7 @@ impl ControlPlane {
     /// `kubectl`, as an administrator.
     #[must_use]
     pub fn kubectl(&self) -> Command {
-        let mut command = Command::new(self.binaries.join("kubectl"));
+        let mut command = Command::new(self.binaries.path("kubectl"));
         command.arg(format!("--kubeconfig={}", self.kubeconfig().display()));
         command
     }
@@ -203,7 +210,7 @@ impl ControlPlane {
     /// # Errors
     /// It cannot be started.
     pub fn launch(&self, name: &str, arguments: &[String]) -> Result<(), ClusterError> {
-        let binary = self.binaries.join(name);
+        let binary = self.binaries.path(name);
         let log = fs::File::create(self.folder.path().join(format!("{name}.log")))?;
         let child = leashed(&binary)
             .args(arguments)
@@ -213,7 +220,7 @@ impl ControlPlane {
             .stderr(log)
             .spawn()
             .map_err(|why| broken(&binary.display().to_string(), why))?;
-        self.children.lock().unwrap_or_else(PoisonError::into_inner).push(child);
+        self.children.lock().unwrap_or_else(PoisonError::into_inner).push((name.to_owned(), child));
         Ok(())
     }
 
@@ -242,15 +249,16 @@ impl ControlPlane {
         kube::Client::try_from(config).map_err(|why| broken("client", why))
     }
 
-    fn wait_until_ready(&self) -> Result<(), ClusterError> {
+    /// Repeats a question of kubectl until it is answered well.
+    pub(super) fn wait_until(&self, question: &[&str]) -> Result<(), ClusterError> {
         let deadline = Instant::now() + START;
         loop {
-            let asked = self.kubectl().args(["get", "--raw=/readyz", "--request-timeout=5s"]).output()?;
+            let asked = self.kubectl().args(question).arg("--request-timeout=5s").output()?;
             if asked.status.success() {
                 return Ok(());
             }
             let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
-            let ended = children.iter_mut().any(|child| matches!(child.try_wait(), Ok(Some(_))));
+            let ended = children.iter_mut().any(|(_, child)| matches!(child.try_wait(), Ok(Some(_))));
             drop(children);
             if ended || Instant::now() > deadline {
                 let last = String::from_utf8_lossy(&asked.stderr).into_owned();
@@ -262,11 +270,12 @@ impl ControlPlane {
 
     fn last_words(&self) -> String {
         let tail = |name: &str| {
-            let text = fs::read_to_string(self.folder.path().join(name)).unwrap_or_default();
+            let text = fs::read_to_string(self.folder.path().join(format!("{name}.log"))).unwrap_or_default();
             let lines: Vec<&str> = text.lines().collect();
-            lines.get(lines.len().saturating_sub(10)..).unwrap_or_default().join("\n")
+            format!("{name}: {}", lines.get(lines.len().saturating_sub(10)..).unwrap_or_default().join("\n"))
         };
-        format!("etcd: {}\nkube-apiserver: {}", tail("etcd.log"), tail("kube-apiserver.log"))
+        let children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
+        children.iter().map(|(name, _)| tail(name)).collect::<Vec<_>>().join("\n")
     }
 }
 
@@ -274,7 +283,7 @@ impl Drop for ControlPlane {
     fn drop(&mut self) {
         let mut children = std::mem::take(&mut *self.children.lock().unwrap_or_else(PoisonError::into_inner));
         children.reverse();
-        for mut child in children {
+        for (_, mut child) in children {
             drop(child.stdin.take());
             let _ = child.wait();
         }
@@ -302,27 +311,6 @@ pub fn free_ports<const N: usize>() -> io::Result<[u16; N]> {
         held.push(listener);
     }
     Ok(ports)
-}
-
-/// The folder with etcd, kube-apiserver and kubectl; builds what is missing.
-fn binaries() -> Result<PathBuf, ClusterError> {
-    if let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS").filter(|assets| !assets.is_empty()) {
-        return Ok(PathBuf::from(assets));
-    }
-    let mut shell = Command::new("bash")
-        .args(["-s", "--", "etcd", "apiserver", "kubectl"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()?;
-    if let Some(mut stdin) = shell.stdin.take() {
-        stdin.write_all(SCRIPT.as_bytes())?;
-    }
-    let built = shell.wait_with_output()?;
-    match built.status.code() {
-        Some(0) => Ok(PathBuf::from(String::from_utf8_lossy(&built.stdout).trim())),
-        Some(3) => Err(ClusterError::NoTools),
-        code => Err(broken("cluster.sh", format!("ended with {code:?}; run `make cluster`"))),
-    }
 }
 
 /// An authority of a test, and certificates of it.

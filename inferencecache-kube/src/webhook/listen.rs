@@ -5,32 +5,36 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use inferencecache_wire::tls::{Leaf, Reload, ServerFiles, ServerTls, TlsError};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::metrics::Metrics;
+use super::places::{Place, Places};
 
 const HTTP1: &[u8] = b"http/1.1";
 /// Between looks at the certificate while nobody connects.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// How long to wait when the system has no room for one more connection.
 const PAUSE: Duration = Duration::from_millis(100);
+/// At the end, how long a connection may go on without a request: one may just be arriving.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// Bounds of the listener. Start from [`Limits::default`].
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Connections at a time; one more is closed at once and counted. Default 512.
+    /// Connections at a time. One more takes the place of the one that has been idle longest, or is closed at once and counted
+    /// while all of them have a review under way. Default 512.
     pub max_connections: usize,
     /// For one handshake. Default 5 s.
     pub handshake_timeout: Duration,
@@ -59,8 +63,8 @@ pub enum ServeError {
     #[error("webhook certificate: {}", .0.full())]
     Certificate(TlsError),
     /// The address cannot be listened on.
-    #[error("cannot listen on {0}")]
-    Bind(SocketAddr, #[source] io::Error),
+    #[error("cannot listen on {0}: {1}")]
+    Bind(SocketAddr, io::Error),
 }
 
 /// A listener with its certificate, not serving yet.
@@ -103,7 +107,7 @@ impl Listener {
     /// Serves until `stop`, then lets reviews under way end.
     pub async fn serve(self, router: Router, stop: CancellationToken) {
         let Self { tls, listener, metrics, limits } = self;
-        let places = Arc::new(Semaphore::new(limits.max_connections));
+        let places = Places::new(limits.max_connections);
         let open = TaskTracker::new();
         let service = TowerToHyperService::new(router);
         let mut check = tokio::time::interval(CHECK_INTERVAL);
@@ -126,15 +130,24 @@ impl Listener {
                     continue;
                 }
             };
-            let Ok(place) = places.clone().try_acquire_owned() else {
+            let Some(place) = places.take() else {
                 metrics.connection_refused();
                 continue;
             };
-            let (tls, metrics, limits, stop) = (tls.clone(), metrics.clone(), limits.clone(), stop.clone());
+            let guest = Guest {
+                places: places.clone(),
+                leave: CancellationToken::new(),
+                tls: tls.clone(),
+                metrics: metrics.clone(),
+                limits: limits.clone(),
+                stop: stop.clone(),
+            };
             let service = service.clone();
             open.spawn(async move {
-                let _place = place;
-                connection(stream, &tls, &metrics, &limits, service, &stop).await;
+                tokio::select! {
+                    () = guest.serve(place, stream, service) => {}
+                    () = guest.leave.cancelled() => guest.metrics.connection_displaced(),
+                }
             });
         }
         drop(listener);
@@ -145,41 +158,79 @@ impl Listener {
     }
 }
 
-async fn connection(
-    stream: TcpStream,
-    tls: &ServerTls,
-    metrics: &Metrics,
-    limits: &Limits,
-    service: TowerToHyperService<Router>,
-    stop: &CancellationToken,
-) {
-    let _ = stream.set_nodelay(true);
-    let stream = match tokio::time::timeout(limits.handshake_timeout, tls.accept(stream)).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(why)) => {
-            metrics.handshake_failed();
-            tracing::debug!(err = why.full(), "webhook_handshake");
-            return;
+/// A connection, from accept to end.
+struct Guest {
+    places: Arc<Places>,
+    /// It is idle, and somebody else needs its place.
+    leave: CancellationToken,
+    tls: ServerTls,
+    metrics: Metrics,
+    limits: Limits,
+    stop: CancellationToken,
+}
+
+impl Guest {
+    async fn serve(&self, place: Place, stream: TcpStream, service: TowerToHyperService<Router>) {
+        let Self { places, leave, tls, metrics, limits, stop } = self;
+        let Some(_place) = place.had().await else { return };
+        let idling = places.idles(leave);
+        let _ = stream.set_nodelay(true);
+        let accepted = tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            accepted = tokio::time::timeout(limits.handshake_timeout, tls.accept(stream)) => accepted,
+        };
+        let stream = match accepted {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(why)) => {
+                metrics.handshake_failed();
+                tracing::debug!(err = why.full(), "webhook_handshake");
+                return;
+            }
+            Err(_) => {
+                metrics.handshake_failed();
+                return;
+            }
+        };
+        // HTTP/1.1 has one request under way or none: while there is one, this is empty.
+        let idling = Mutex::new(Some(idling));
+        let idle = |now| *idling.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        let idle = &idle;
+        let service = service_fn(move |request| {
+            idle(None);
+            let answer = service.call(request);
+            async move {
+                let answer = answer.await;
+                idle(Some(places.idles(leave)));
+                answer
+            }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(limits.header_timeout)
+            .serve_connection(TokioIo::new(stream), service);
+        let mut connection = std::pin::pin!(connection);
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = stop.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                let quiet = async {
+                    loop {
+                        tokio::time::sleep(QUIET).await;
+                        if idling.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
+                            return;
+                        }
+                    }
+                };
+                tokio::select! {
+                    ended = connection => ended,
+                    () = quiet => Ok(()),
+                }
+            }
+        };
+        if let Err(why) = ended {
+            tracing::debug!(err = %why, "webhook_connection");
         }
-        Err(_) => {
-            metrics.handshake_failed();
-            return;
-        }
-    };
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits.header_timeout)
-        .serve_connection(TokioIo::new(stream), service);
-    let mut connection = std::pin::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(why) = ended {
-        tracing::debug!(err = %why, "webhook_connection");
     }
 }
 

@@ -30,6 +30,7 @@ pub struct Metrics {
     certificate_reads: IntCounterVec,
     certificate_not_after: IntGauge,
     connections_refused: IntCounter,
+    connections_displaced: IntCounter,
     handshakes_failed: IntCounter,
     pods: IntCounterVec,
     backends: Arc<Mutex<HashSet<String>>>,
@@ -64,6 +65,10 @@ impl Metrics {
             "inferencecache_webhook_connections_refused_total",
             "Connections closed at once because there were too many.",
         )?;
+        let connections_displaced = IntCounter::new(
+            "inferencecache_webhook_connections_displaced_total",
+            "Idle connections closed because another needed the place.",
+        )?;
         let handshakes_failed = IntCounter::new(
             "inferencecache_webhook_handshakes_failed_total",
             "TLS handshakes that failed or took too long.",
@@ -81,6 +86,7 @@ impl Metrics {
         registry.register(Box::new(certificate_reads.clone()))?;
         registry.register(Box::new(certificate_not_after.clone()))?;
         registry.register(Box::new(connections_refused.clone()))?;
+        registry.register(Box::new(connections_displaced.clone()))?;
         registry.register(Box::new(handshakes_failed.clone()))?;
         registry.register(Box::new(pods.clone()))?;
         Ok(Self {
@@ -93,6 +99,7 @@ impl Metrics {
             certificate_reads,
             certificate_not_after,
             connections_refused,
+            connections_displaced,
             handshakes_failed,
         })
     }
@@ -145,6 +152,10 @@ impl Metrics {
 
     pub(super) fn connection_refused(&self) {
         self.connections_refused.inc();
+    }
+
+    pub(super) fn connection_displaced(&self) {
+        self.connections_displaced.inc();
     }
 
     pub(super) fn handshake_failed(&self) {

@@ -24,6 +24,7 @@ pub mod health;
 mod listen;
 mod metrics;
 pub mod names;
+mod places;
 pub mod pod;
 pub mod policy;
 pub mod review;

@@ -12,7 +12,7 @@ use axum::routing::post;
 use futures::FutureExt as _;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::Value;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::backend::{self, Rules};
 use super::decode::{Strict, decode};
@@ -32,6 +32,8 @@ pub const MAX_BODY: usize = 7 * 1024 * 1024;
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Reviews at a time. Each may hold a few times [`MAX_BODY`]; others wait.
 const MAX_REVIEWS: usize = 32;
+/// Bytes of bodies that are held at a time, those included that still arrive. More is refused.
+const MAX_HELD: usize = MAX_REVIEWS * MAX_BODY;
 /// How long a review waits for its turn.
 const TURN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Reviews of Pods at a time, beside the others: neither kind waits for the other.
@@ -46,6 +48,7 @@ pub struct Admission {
     siblings: Arc<dyn Siblings>,
     metrics: Metrics,
     turns: Arc<Semaphore>,
+    room: Arc<Semaphore>,
     pod_turns: Arc<Semaphore>,
 }
 
@@ -92,18 +95,22 @@ impl Admission {
             metrics,
             turns: Arc::new(Semaphore::new(MAX_REVIEWS)),
             pod_turns: Arc::new(Semaphore::new(MAX_PODS)),
+            room: Arc::new(Semaphore::new(MAX_HELD)),
         }
     }
 
     async fn serve(&self, path: &'static str, task: Task, request: HttpRequest) -> Response<Body> {
         let begun = Instant::now();
         let _in_flight = self.metrics.begin();
+        // A body that trickles in takes nobody's turn.
+        let body = read(request, &self.room).await;
         let turn = match task {
             Task::Link => tokio::time::timeout(POD_TURN_TIMEOUT, self.pod_turns.acquire()).await,
             _ => tokio::time::timeout(TURN_TIMEOUT, self.turns.acquire()).await,
         };
-        let review = match &turn {
-            Ok(Ok(_)) => read(request).await,
+        let review = match (&body, &turn) {
+            (Ok(body), Ok(Ok(_))) => parse(&body.bytes),
+            (Err(refused), _) => Err(refused.clone()),
             _ => Err((StatusCode::SERVICE_UNAVAILABLE, "too many reviews are under way".to_owned())),
         };
         let (status, body, outcome) = match review {
@@ -220,22 +227,49 @@ impl Admission {
     }
 }
 
-/// The review of a request. Everything else than 200 makes the API server act on its failure policy.
-async fn read(request: HttpRequest) -> Result<Review, (StatusCode, String)> {
+/// A body, and the room it takes until it is dropped.
+struct Held {
+    bytes: Vec<u8>,
+    room: Option<OwnedSemaphorePermit>,
+}
+
+/// The body of a request. Everything else than 200 makes the API server act on its failure policy.
+async fn read(request: HttpRequest, room: &Arc<Semaphore>) -> Result<Held, (StatusCode, String)> {
     let json = request.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/json");
     if !json {
         return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, "send application/json".to_owned()));
     }
-    let body = Limited::new(request.into_body(), MAX_BODY).collect();
-    let body = match tokio::time::timeout(BODY_TIMEOUT, body).await {
-        Ok(Ok(body)) => body.to_bytes(),
-        Ok(Err(why)) if why.is::<LengthLimitError>() => {
-            return Err((StatusCode::PAYLOAD_TOO_LARGE, format!("a review is at most {MAX_BODY} bytes long")));
+    let body = collect(Limited::new(request.into_body(), MAX_BODY), room);
+    let late = |_| Err((StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time".to_owned()));
+    tokio::time::timeout(BODY_TIMEOUT, body).await.unwrap_or_else(late)
+}
+
+async fn collect(mut body: Limited<Body>, room: &Arc<Semaphore>) -> Result<Held, (StatusCode, String)> {
+    let mut held = Held { bytes: Vec::new(), room: None };
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|why| {
+            if why.is::<LengthLimitError>() {
+                (StatusCode::PAYLOAD_TOO_LARGE, format!("a review is at most {MAX_BODY} bytes long"))
+            } else {
+                (StatusCode::BAD_REQUEST, format!("the body broke off: {why}"))
+            }
+        })?;
+        let Ok(data) = frame.into_data() else { continue };
+        let bytes = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        let Ok(more) = room.clone().try_acquire_many_owned(bytes) else {
+            return Err((StatusCode::SERVICE_UNAVAILABLE, "too much is arriving at a time".to_owned()));
+        };
+        match &mut held.room {
+            Some(room) => room.merge(more),
+            room => *room = Some(more),
         }
-        Ok(Err(why)) => return Err((StatusCode::BAD_REQUEST, format!("the body broke off: {why}"))),
-        Err(_) => return Err((StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time".to_owned())),
-    };
-    serde_json::from_slice(&body).map_err(|why| (StatusCode::BAD_REQUEST, format!("this is no AdmissionReview: {why}")))
+        held.bytes.extend_from_slice(&data);
+    }
+    Ok(held)
+}
+
+fn parse(body: &[u8]) -> Result<Review, (StatusCode, String)> {
+    serde_json::from_slice(body).map_err(|why| (StatusCode::BAD_REQUEST, format!("this is no AdmissionReview: {why}")))
 }
 
 /// The object, and on an update the one before.

@@ -1,5 +1,6 @@
 //! The numbered cases of the adapters, the worked Pods, the suites on what ships, and the suites on what is broken.
 
+mod admitted;
 mod conformance;
 mod fixtures;
 mod hicache;

@@ -1,7 +1,7 @@
 //! Every sample is admitted, and every invalid manifest is refused by the layer that the specification names.
 
 use kube::core::Status;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::stage::{Api, causes, collection, stage, url};
 use inferencecache_kube::testkit::manifests;
@@ -77,6 +77,63 @@ async fn every_invalid_manifest_is_refused_by_the_layer_that_is_named() {
         }
     }
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), rows.len(), wrong.join("\n"));
+}
+
+/// What looks wrong and is not: admitted, and stored as it was given.
+#[tokio::test]
+async fn what_looks_wrong_and_is_not_is_admitted_as_it_is() {
+    let Some(stage) = stage() else { return };
+    let api = Api::new(stage).await;
+    api.namespace("accepted").await;
+    let rows: Vec<Value> = serde_json::from_str(include_str!("../cases/accepted.json")).expect("rows");
+    let mut wrong = Vec::new();
+    for row in &rows {
+        let mut object = sample(row["base"].as_str().expect("a base"));
+        if object["metadata"].get("namespace").is_some() {
+            object["metadata"]["namespace"] = "accepted".into();
+        }
+        for (path, value) in row["edits"].as_object().expect("edits") {
+            edit(&mut object, path, value);
+        }
+        match api.create(&collection(&object), &object, "dryRun=All&fieldValidation=Strict").await {
+            Ok(stored) if object["spec"].is_object() => {
+                covers(&row["edits"].to_string(), &object["spec"], &stored["spec"]);
+            }
+            Ok(_) => {}
+            Err(status) => wrong.push(format!("{}: {}", row["edits"], status.message)),
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), rows.len(), wrong.join("\n"));
+}
+
+/// crds §8, the edits that are refused: what is stored is fine, or a fault that the edit makes another one.
+#[tokio::test]
+async fn an_edit_that_breaks_a_rule_is_refused_and_nothing_is_stored() {
+    let Some(stage) = stage() else { return };
+    let api = Api::new(stage).await;
+    api.namespace("edits").await;
+    for (base, patch, path) in [
+        ("cachepolicy-2", json!({"spec": {"evictionTTL": "-1m"}}), "spec.evictionTTL"),
+        ("cachetenant-1", json!({"spec": {"tenantID": "inferencecache.io/probe"}}), "spec.tenantID"),
+        (
+            "cachebackend-3",
+            json!({"spec": {"lmCache": {"nodeLocal": {"server": {"httpPort": 17411}}}}}),
+            "spec.lmCache.nodeLocal.server.httpPort",
+        ),
+        ("cachebackend-3", json!({"spec": {"remoteStorage": {"endpoint": "h:http"}}}), "spec.remoteStorage.endpoint"),
+    ] {
+        let mut object = sample(base);
+        object["metadata"]["namespace"] = "edits".into();
+        let stored = match api.get(&url(&object)).await {
+            Ok(stored) => stored,
+            Err(_) => api.store(&object).await,
+        };
+        let refused = api.merge(&url(&object), &patch).await.expect_err(path);
+        assert!(causes(&refused).iter().any(|(field, _)| field == path), "{path}: {}", refused.message);
+        assert_eq!(refused.code, 422, "{path}: {}", refused.message);
+        let after = api.get(&url(&object)).await.expect("stored");
+        assert_eq!(after["metadata"]["resourceVersion"], stored["metadata"]["resourceVersion"], "{path}");
+    }
 }
 
 fn edit(object: &mut Value, path: &str, value: &Value) {

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::PodSpec;
 use super::node_local::{self, Identity};
 use super::{pod_local, settings};
 use crate::adapters::error::AdapterError;
-use crate::adapters::value::Binding;
+use crate::adapters::value::{Binding, Protocol};
 use crate::api::CacheBackend;
 use crate::api::backend::Topology;
 
@@ -100,4 +100,9 @@ pub(crate) fn is_typed(backend: &CacheBackend) -> bool {
     let spec = &backend.spec;
     let typed = spec.lm_cache.as_ref().is_some_and(|lm_cache| !matches!(lm_cache.topology, Topology::Other(_)));
     *spec.effective_type() == CacheType::LmCache && (spec.events_only() || typed)
+}
+
+/// Whether LMCache reaches what a binding speaks: RESP, or nothing beside host memory.
+pub(crate) fn reaches(binding: Option<&Binding>) -> bool {
+    binding.is_none_or(|binding| binding.protocol == Protocol::resp())
 }

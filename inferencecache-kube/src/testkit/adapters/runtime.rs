@@ -21,12 +21,12 @@ pub struct RuntimeSuite<'a> {
     fixtures: Vec<RuntimeFixture>,
     has_router: bool,
     ships: bool,
-    parse_sidecar: Option<&'a Judge<[String]>>,
-    pub(super) api_server: Option<&'a Judge<Pod>>,
+    parse_sidecar: Option<&'a Judge<'a, [String]>>,
+    pub(super) api_server: Option<&'a Judge<'a, Pod>>,
 }
 
 /// Somebody else's judgement.
-pub(super) type Judge<T> = dyn Fn(&T) -> Result<(), String>;
+pub(super) type Judge<'a, T> = dyn Fn(&T) -> Result<(), String> + 'a;
 
 /// Runs the suite as it is for most: no router, not one of the shipped adapters.
 pub fn runtime_adapter(adapter: &dyn RuntimeAdapter, fixtures: &[RuntimeFixture]) -> Report {
@@ -63,14 +63,14 @@ impl<'a> RuntimeSuite<'a> {
 
     /// The parser of the sidecar's arguments, for A14.
     #[must_use]
-    pub fn with_sidecar_parser(mut self, parse: &'a Judge<[String]>) -> Self {
+    pub fn with_sidecar_parser(mut self, parse: &'a Judge<'a, [String]>) -> Self {
         self.parse_sidecar = Some(parse);
         self
     }
 
     /// An API server's dry run, for A19, beside the checks of [`structure`](super::structure).
     #[must_use]
-    pub fn with_api_server(mut self, dry_run: &'a Judge<Pod>) -> Self {
+    pub fn with_api_server(mut self, dry_run: &'a Judge<'a, Pod>) -> Self {
         self.api_server = Some(dry_run);
         self
     }
