@@ -50,10 +50,6 @@ fn is_ready(pod: &Value) -> bool {
 #[ignore = "builds a controller manager, a scheduler and kwok: make soak"]
 fn a_deployment_runs_on_loopback_with_tokens_that_work_and_goes_with_its_pods() {
     let Some(plane) = ControlPlane::shared_with_nodes() else { return };
-    for (part, version) in [("kube-controller-manager", "v1.36"), ("kube-scheduler", "v1.36"), ("kwok", "v0.8")] {
-        let log = std::fs::read_to_string(plane.folder().join(format!("{part}.log"))).expect("a log");
-        assert!(log.contains(version), "{part} does not call itself {version}");
-    }
     let allocatable = json!({"cpu": "8", "memory": "64Gi", "pods": "110", "nvidia.com/gpu": "4"});
     for name in ["gpu-a", "gpu-b"] {
         apply(
