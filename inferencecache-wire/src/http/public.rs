@@ -30,3 +30,27 @@ async fn expose(State(metrics): State<Arc<Metrics>>) -> Response<Body> {
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
     response
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::http::Request;
+    use http_body_util::BodyExt as _;
+    use tower::Service as _;
+
+    use super::*;
+
+    /// server:110: nobody has turned readiness on yet, and the listener answers already.
+    #[tokio::test]
+    async fn it_is_not_ready_before_the_start() {
+        let readiness = Readiness::default();
+        let routes = router(Arc::default(), readiness.clone());
+        for (status, said) in [(503, "not ready\n"), (200, "ok\n")] {
+            let request = Request::get("/readyz").body(Body::empty()).expect("a request");
+            let answer = routes.clone().call(request).await.expect("infallible");
+            assert_eq!(answer.status(), status);
+            let body = answer.into_body().collect().await.expect("whole").to_bytes();
+            assert_eq!(body, said);
+            readiness.set(true);
+        }
+    }
+}

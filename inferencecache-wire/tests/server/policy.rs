@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use inferencecache_core::IndexOptions;
 use inferencecache_core::policy::{Effective, Policy as Stored, PolicyStore};
 use inferencecache_core::resolve::Eviction;
 use inferencecache_wire::policy::{
@@ -307,6 +308,33 @@ fn what_is_written_is_read_back() {
         assert_eq!(written, body);
         assert_eq!(decode(body.as_bytes()).expect("what is written is good").version, VERSION);
     }
+}
+
+/// policy:86: what a tenant gets that no body names, figure by figure and on each way there.
+#[test]
+fn a_tenant_without_an_entry_gets_the_published_defaults() {
+    let store = PolicyStore::new();
+    let others = r#"{"version":7,"policies":[{"namespace":"blue","evictionTTL":1000,"minimumPrefixTokens":3,
+        "minimumMatchedTokens":9,"routingFloorScore":4,"lookupTimeoutMs":5,"affinityRouting":false,"eviction":"lfu",
+        "strategy":{"enableChainMatching":false,"requireChain":true,"enableTenantHot":false}}],
+        "tenants":[{"tenantID":"blue","maxIndexEntries":1}]}"#;
+    for body in [None, Some(others), Some(r#"{"version":3,"policies":[null]}"#)] {
+        if let Some(body) = body {
+            store.replace(decode(body.as_bytes()).expect("a good body").set);
+        }
+        let view = store.view();
+        for tenant in ["red", "", "BLUE", "blue "] {
+            let now = view.effective(tenant);
+            assert_eq!((now.minimum_matched_tokens, now.routing_floor_score), (64, 0.1), "{tenant:?} {body:?}");
+            let gates = [now.enable_chain_matching, now.require_chain, now.enable_tenant_hot];
+            assert_eq!((gates, now.affinity_routing), ([true, false, true], true), "{tenant:?} {body:?}");
+            assert_eq!((now.ttl, now.eviction), (None, Eviction::Lru), "{tenant:?} {body:?}");
+            assert_eq!((now.lookup_timeout_ms, now.minimum_prefix_tokens), (0, 0), "{tenant:?} {body:?}");
+            assert_eq!(view.quota(tenant), None, "{tenant:?} {body:?}");
+        }
+    }
+    // A lifetime of its own it has none: the index's applies.
+    assert_eq!(IndexOptions::default().ttl, 1_800_000_000);
 }
 
 // policy:97-100, policy:102, through bodies
