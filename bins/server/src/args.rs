@@ -11,6 +11,8 @@ use inferencecache_wire::second_tier::{EndpointError, RedisEndpoint};
 use inferencecache_wire::server::{Addresses, ServerOptions, check_address};
 use inferencecache_wire::tls::ServerFiles;
 
+use crate::warm::SnapshotFile;
+
 const EXAMPLES: &str = "\
 Examples:
   inferencecache-server --insecure-disable-auth
@@ -20,7 +22,7 @@ Examples:
         the same, reachable from this machine alone
 
 Gateways ask LookupRoute on the gRPC port, subscribers beside the engines report to it. State is kept in memory; after a
-restart the server answers NO_HINT until engines report again.";
+restart the server answers NO_HINT until engines report again, unless --index-snapshot-file keeps what it knew.";
 
 /// Every flag of the server.
 pub(crate) fn flags() -> Flags {
@@ -80,6 +82,13 @@ pub(crate) fn flags() -> Flags {
     .integer("index-max-stats", 65_536, "Most replica stats rows kept; above it the stalest go. 0: no limit.")
     .duration("index-ttl", "30m", "How long an entry lives after it was last reported, unless a policy says otherwise.")
     .duration("index-sweep-interval", "1m", "How often entries that have outlived their TTL are removed.")
+    .text(
+        "index-snapshot-file",
+        "",
+        "File that the index is kept in over a restart, one for each server. Read at start; a damaged one, or one of another \
+             version, is ignored. Empty: a restart forgets everything.",
+    )
+    .duration("index-snapshot-interval", "1m", "How often that file is written; once more when the server ends.")
     .group("Limits")
     .integer(
         "grpc-max-message-bytes",
@@ -118,6 +127,8 @@ pub(crate) struct Config {
     pub(crate) addresses: Addresses,
     pub(crate) server: ServerOptions,
     pub(crate) index: IndexOptions,
+    /// None: the index does not outlive the process.
+    pub(crate) snapshot_file: Option<SnapshotFile>,
     pub(crate) block_size: NonZeroU32,
     pub(crate) auth: Auth,
     pub(crate) tls: Option<ServerFiles>,
@@ -149,6 +160,7 @@ impl Config {
         let block_size = block_size(values)?;
         let addresses = addresses(values)?;
         let index = index(values)?;
+        let snapshot_file = snapshot_file(values)?;
         let server = server(values)?;
         let format = logging::Format::parse(values.text("log-format")).map_err(|why| usage("log-format", &why))?;
         let level = logging::parse_level(values.text("log-level")).map_err(|why| usage("log-level", &why))?;
@@ -157,7 +169,7 @@ impl Config {
         let tls = tls(values)?;
         let tokenizer_models_dir = values.text("tokenizer-models-dir").to_owned();
         let second_tier = second_tier(values)?;
-        Ok(Self { addresses, server, index, block_size, auth, tls, tokenizer_models_dir, second_tier })
+        Ok(Self { addresses, server, index, snapshot_file, block_size, auth, tls, tokenizer_models_dir, second_tier })
     }
 }
 
@@ -209,6 +221,12 @@ fn index(values: &Values) -> Result<IndexOptions, Exit> {
         max_stats: limit("index-max-stats")?,
         ..IndexOptions::default()
     })
+}
+
+fn snapshot_file(values: &Values) -> Result<Option<SnapshotFile>, Exit> {
+    let every = positive(values, "index-snapshot-interval")?;
+    let path = values.text("index-snapshot-file");
+    Ok((!path.is_empty()).then(|| SnapshotFile { path: path.into(), every }))
 }
 
 fn server(values: &Values) -> Result<ServerOptions, Exit> {

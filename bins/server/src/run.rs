@@ -19,6 +19,7 @@ use tokio::runtime::Handle;
 
 use crate::args::{Auth, Config, SecondTier};
 use crate::prompts;
+use crate::warm::{self, Keeper, SnapshotFile};
 
 /// Runs until a signal ends it.
 ///
@@ -42,7 +43,14 @@ async fn serve(config: Config) -> Result<(), Exit> {
             tracing::info!("graceful_shutdown_done");
             return Ok(());
         };
-        server?.run(shutdown.wait()).await.map_err(|why| failed(&why))
+        let (server, keeper) = server?;
+        let keeping = keeper.clone().map(|keeper| tokio::spawn(keeper.run()));
+        let outcome = server.run(shutdown.wait()).await.map_err(|why| failed(&why));
+        if let (Some(keeping), Some(keeper)) = (keeping, keeper) {
+            keeping.abort();
+            keeper.write().await;
+        }
+        outcome
     };
     signals::run(signals, work).await.unwrap_or_else(|signals::Interrupted| {
         tracing::warn!("graceful_shutdown_interrupted");
@@ -51,7 +59,7 @@ async fn serve(config: Config) -> Result<(), Exit> {
 }
 
 /// Everything up to the first connection.
-async fn start(config: Config) -> Result<BoundServer<Index>, Exit> {
+async fn start(config: Config) -> Result<(BoundServer<Index>, Option<Arc<Keeper>>), Exit> {
     let access = access(config.auth).await?;
     let metrics = Arc::new(Metrics::default());
     metrics.set_build(build::VERSION, build::COMMIT);
@@ -60,8 +68,9 @@ async fn start(config: Config) -> Result<BoundServer<Index>, Exit> {
         None => None,
     };
     let policies = Arc::new(PolicyStore::default());
-    let index = IndexOptions { resolvers: Resolvers::all(&policies), sink: metrics.clone(), ..config.index };
-    let mut router = Router::new(Arc::new(Index::new(index)), policies.clone());
+    let options = IndexOptions { resolvers: Resolvers::all(&policies), sink: metrics.clone(), ..config.index };
+    let (index, keeper) = index(options, config.snapshot_file, &metrics).await?;
+    let mut router = Router::new(index, policies.clone());
     router.block_size = config.block_size;
     if !config.tokenizer_models_dir.is_empty() {
         router.tokenizer = prompts::tokenizer(config.tokenizer_models_dir, &metrics).await;
@@ -93,7 +102,21 @@ async fn start(config: Config) -> Result<BoundServer<Index>, Exit> {
             "listening"
         );
     }
-    Ok(server)
+    Ok((server, keeper))
+}
+
+/// The index, restored if there is a file for it, and who keeps the file up to date.
+async fn index(
+    options: IndexOptions,
+    file: Option<SnapshotFile>,
+    metrics: &Arc<Metrics>,
+) -> Result<(Arc<Index>, Option<Arc<Keeper>>), Exit> {
+    let Some(file) = file else { return Ok((Arc::new(Index::new(options)), None)) };
+    let (path, known) = (file.path.clone(), metrics.clone());
+    let restoring = tokio::task::spawn_blocking(move || warm::restore(&path, options, &known));
+    let index = Arc::new(restoring.await.map_err(|why| fatal(&why, "index_snapshot_panicked"))?);
+    let keeper = Keeper::new(file, index.clone(), metrics.clone());
+    Ok((index, Some(keeper)))
 }
 
 /// Makes room for the connections that are allowed, or says that there is none.

@@ -83,6 +83,8 @@ fn help_names_every_flag() {
         "engine-block-size",
         "probe-t2-endpoint",
         "probe-t2-password-file",
+        "index-snapshot-file",
+        "index-snapshot-interval",
         "log-format",
         "log-level",
         "lame-duck",

@@ -81,6 +81,13 @@ impl Index {
         writer.member(&self.ground, update.tenant, update.model, update.replica);
         let row = StatRow { stats, last_seen: seen, reported: seen };
         writer.set_stats(&self.ground, update.tenant, update.model, update.replica, Some(row));
+        drop(writer);
+        self.trim_stats();
+    }
+
+    /// Forgets the stalest stats rows until no more than allowed remain.
+    pub(super) fn trim_stats(&self) {
+        let mut writer = self.writer.lock();
         while self.options.max_stats > 0 && writer.real_stats > self.options.max_stats {
             let Some(oldest) = writer.stat_order.first().cloned() else { break };
             writer.set_stats(&self.ground, &oldest.tenant, &oldest.model, &oldest.replica, None);

@@ -21,6 +21,7 @@ mod catalog;
 mod event;
 mod evict;
 mod hints;
+mod image;
 mod ingest;
 #[cfg(feature = "testkit")]
 mod inspect;
@@ -46,6 +47,7 @@ use std::sync::atomic::AtomicU64;
 use parking_lot::Mutex;
 
 pub use api::{Aggregate, CacheState, IndexApi, ReplicaRow, Snapshot, TenantRow};
+pub use image::{ImageSize, RestoreError};
 pub use lookup::Scratch;
 
 use crate::index::catalog::Catalog;

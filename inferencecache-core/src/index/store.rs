@@ -141,6 +141,11 @@ impl Store {
         (0..self.pages).filter(|&page| self.head(page).live() != 0)
     }
 
+    /// One past the highest page.
+    pub(super) fn end(&self) -> u32 {
+        self.pages
+    }
+
     pub(super) fn hash(&self, word: Word) -> u64 {
         word.hash(self.seed)
     }
@@ -217,6 +222,18 @@ impl Store {
     pub(super) fn leave(&mut self, ground: Ground) {
         self.heads.give_strip(ground.heads, 1);
         self.lines.give_strip(ground.lines, 0);
+    }
+
+    /// Gives back a new page into which nothing was put.
+    pub(super) fn give_page(&mut self, page: u32) {
+        for eighth in 0..8 {
+            let line = self.head(page).eighth(eighth);
+            if line != NIL {
+                self.head(page).set_eighth(eighth, NIL);
+                self.lines.give(line, 0);
+            }
+        }
+        self.heads.give(page * 2, 1);
     }
 
     /// Forgets the word at a live position that nobody holds any more, and the page with the last one.
@@ -390,6 +407,14 @@ impl Store {
 
     pub(super) fn uses(&self, counters: u32, position: u32) -> u64 {
         self.counter(counters, position).map_or(0, |counter| uses_of(counter.load(Ordering::Relaxed)))
+    }
+
+    /// Sets the uses of an entry that nobody has captured yet.
+    pub(super) fn set_uses(&self, counters: u32, position: u32, uses: u32) {
+        if let Some(counter) = self.counter(counters, position) {
+            let generation = u64::from(generation_of(counter.load(Ordering::Relaxed)));
+            counter.store(generation << COUNT_BITS | u64::from(uses), Ordering::Relaxed);
+        }
     }
 
     /// Starts the next generation of the counters at these positions, with no uses.

@@ -5,6 +5,7 @@
 mod callbacks;
 mod differential;
 mod extremes;
+mod image;
 mod isolation;
 mod monotone;
 mod order;

@@ -88,6 +88,17 @@ pub enum Closed {
     SlowReader,
 }
 
+/// What became of the file that the index is kept in, at start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Restored {
+    /// It was restored.
+    Ok,
+    /// There was none.
+    Absent,
+    /// There was one that could not be used.
+    Ignored,
+}
+
 /// Counts something when asked; `None` once there is nothing left to count.
 type Count = Box<dyn Fn() -> Option<u64> + Send + Sync>;
 
@@ -139,6 +150,11 @@ struct Families {
     refused_answers: IntCounter,
     storage_entries: IntGauge,
     sweep_seconds: Gauge,
+    restores: IntCounterVec,
+    restored_entries: IntGauge,
+    saves: IntCounterVec,
+    last_save: Gauge,
+    saved_bytes: IntGauge,
 }
 
 /// Counts that share one gauge, which shows their total.
@@ -374,6 +390,28 @@ impl Metrics {
         self.families.sweep_seconds.set(took.as_secs_f64());
     }
 
+    /// One attempt to restore the index, which brought back so many entries.
+    pub fn index_restored(&self, outcome: Restored, entries: u64) {
+        let result = match outcome {
+            Restored::Ok => "ok",
+            Restored::Absent => "absent",
+            Restored::Ignored => "ignored",
+        };
+        self.families.restores.with_label_values(&[result]).inc();
+        self.families.restored_entries.set(i64::try_from(entries).unwrap_or(i64::MAX));
+    }
+
+    /// One attempt to write the index to its file: how many bytes, if it went well.
+    pub fn index_saved(&self, bytes: Option<u64>) {
+        self.families.saves.with_label_values(&[if bytes.is_some() { "ok" } else { "error" }]).inc();
+        if let Some(bytes) = bytes {
+            self.families.saved_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+            if let Ok(now) = SystemTime::now().duration_since(UNIX_EPOCH) {
+                self.families.last_save.set(now.as_secs_f64());
+            }
+        }
+    }
+
     /// Asks `entries` with each scrape how many entries count towards the cap; `None` once the index is gone.
     pub fn count_storage(&self, entries: impl Fn() -> Option<u64> + Send + Sync + 'static) {
         *self.storage.lock() = Some(Box::new(entries));
@@ -561,6 +599,25 @@ impl Families {
                 "Replica-prefix pairs that count towards the cap.",
             ),
             sweep_seconds: float("inferencecache_index_sweep_seconds", "Time that the last sweep took."),
+            restores: counters(
+                "inferencecache_index_snapshot_restores_total",
+                "Attempts to restore the index from its file, by result.",
+                &["result"],
+            ),
+            restored_entries: gauge(
+                "inferencecache_index_snapshot_restored_entries",
+                "Replica-prefix pairs that were restored at start.",
+            ),
+            saves: counters(
+                "inferencecache_index_snapshot_saves_total",
+                "Attempts to write the index to its file, by result.",
+                &["result"],
+            ),
+            last_save: float(
+                "inferencecache_index_snapshot_last_save_timestamp_seconds",
+                "When the index was last written to its file, in Unix seconds.",
+            ),
+            saved_bytes: gauge("inferencecache_index_snapshot_bytes", "Size of the file that was last written."),
         }
     }
 }

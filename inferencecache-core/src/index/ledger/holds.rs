@@ -237,7 +237,7 @@ impl Ledger {
     }
 
     /// Notes that a replica has a record in a page.
-    fn post(&mut self, page: u32, number: u32) {
+    pub(super) fn post(&mut self, page: u32, number: u32) {
         let Some(slot) = self.slots.get_mut(number as usize).and_then(Option::as_mut) else { return };
         slot.pages.push(page);
         slot.live += 1;

@@ -3,15 +3,18 @@
 //! * `mod`: replicas and their slots.
 //! * `place`: where the blocks of a report are put.
 //! * `holds`: records made, changed and removed.
+//! * `image`: pages copied out and put back.
 //! * `lines`: orders by age and use, for TTL, cap and quota.
 
 mod holds;
+mod image;
 mod lines;
 mod place;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+pub(super) use image::{Copied, Restored};
 pub(super) use place::Block;
 
 use crate::index::arena::NIL;
