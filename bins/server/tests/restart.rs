@@ -94,7 +94,9 @@ fn a_server_that_is_killed_remembers_what_was_written() {
     // A write that begins after the report holds it: the second from now.
     let saves = || {
         let text = server.get("/metrics").unwrap_or_default();
-        let line = text.lines().find_map(|line| line.strip_prefix("inferencecache_index_snapshot_saves_total{result=\"ok\"} "));
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("inferencecache_index_snapshot_saves_total{result=\"ok\"} "));
         line.and_then(|number| number.parse::<u64>().ok()).unwrap_or(0)
     };
     let before = saves();
@@ -147,7 +149,7 @@ fn a_damaged_file_is_ignored_and_replaced() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("index");
     let flags = flags(&file, "1h");
-    for (content, why) in [(&b"something else"[..], "not an image"), (b"ic-index\x09\0\0\0", "version 9")] {
+    for (content, why) in [(&b"something else"[..], "not an image"), (&b"ic-index\x09\0\0\0"[..], "version 9")] {
         std::fs::write(&file, content).expect("written");
         let server = start(&flags);
         let ignored = server.said("index_snapshot_ignored");
@@ -165,7 +167,9 @@ fn a_file_that_cannot_be_written_is_told_and_changes_nothing_else() {
     let server = start(&flags(Path::new("/no/such/folder/index"), "5ms"));
     assert_eq!(server.said("index_snapshot_failed")["level"], "WARN");
     server.until("counted", || {
-        server.get("/metrics").is_some_and(|text| text.contains("inferencecache_index_snapshot_saves_total{result=\"error\"}"))
+        server
+            .get("/metrics")
+            .is_some_and(|text| text.contains("inferencecache_index_snapshot_saves_total{result=\"error\"}"))
     });
     server.signal("-TERM");
     assert!(server.ended().0.success());

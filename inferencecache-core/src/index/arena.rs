@@ -126,6 +126,8 @@ pub(super) struct Strip {
 pub(super) struct Arena {
     chunks: Arc<Chunks>,
     next: u32,
+    /// Lines that there may ever be.
+    most: u32,
     free: [Vec<u32>; MAX_CLASS as usize + 1],
     /// Grown since readers were last told.
     pub(super) grown: bool,
@@ -133,7 +135,12 @@ pub(super) struct Arena {
 
 impl Arena {
     pub(super) fn new() -> Self {
-        Self { chunks: Arc::default(), next: 0, free: Default::default(), grown: true }
+        Self::of(MAX_LINES)
+    }
+
+    /// One that has fewer than `most` lines.
+    pub(super) fn of(most: u32) -> Self {
+        Self { chunks: Arc::default(), next: 0, most, free: Default::default(), grown: true }
     }
 
     pub(super) fn chunks(&self) -> &Arc<Chunks> {
@@ -169,7 +176,7 @@ impl Arena {
             // Extents lie at multiples of their size, and never across the end of a chunk.
             let aligned = self.next.next_multiple_of(size);
             let line = if size > FIRST { aligned.max(size) } else { aligned };
-            if line >= MAX_LINES - size {
+            if line >= self.most - size {
                 return None;
             }
             if self.chunks.line(line + size - 1).is_none() {

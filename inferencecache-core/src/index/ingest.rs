@@ -188,3 +188,57 @@ impl<'a> Iterator for Blocks<'_, 'a> {
         }
     }
 }
+
+#[cfg(all(test, feature = "testkit"))]
+mod tests {
+    use std::ops::Range;
+
+    use crate::index::page::{MAX_PAGES, POSITIONS};
+    use crate::index::{Index, IndexApi, IndexOptions};
+    use crate::update::{Entry, Event, EventKind, Update};
+
+    fn hash(number: u32) -> [u8; 8] {
+        u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
+    }
+
+    /// Stores these blocks and says how many were refused.
+    fn store(index: &Index, numbers: Range<u32>, adapter: &str) -> u32 {
+        let blocks: Vec<([u8; 8], i32)> = numbers.zip(1..).map(|(number, tokens)| (hash(number), tokens)).collect();
+        let entries: Vec<Entry<'_>> = blocks
+            .iter()
+            .map(|(hash, tokens)| Entry { prefix_hash: hash, token_count: *tokens, ..Entry::default() })
+            .collect();
+        let update = Update {
+            replica: "r",
+            model: "m",
+            tenant: "t",
+            scheme: "s",
+            adapter,
+            entries: &entries,
+            ..Update::default()
+        };
+        let dropped = index.ingest(&update);
+        assert_eq!(dropped.total(), dropped.no_room);
+        dropped.no_room
+    }
+
+    #[test]
+    fn a_full_partition_refuses_and_counts_and_goes_on_when_there_is_room() {
+        let index = Index::new(IndexOptions { max_entries: 0, ..IndexOptions::default() });
+        let all = (MAX_PAGES + 16) * POSITIONS;
+        let refused = store(&index, 0..all, "");
+        assert!((16 * POSITIONS..32 * POSITIONS).contains(&refused), "{refused}");
+        assert_eq!(index.storage_entries().0, u64::from(all - refused));
+        index.check().expect("sound");
+        assert_eq!(store(&index, all..all + 1000, ""), 1000, "it stays full");
+        assert_eq!(store(&index, 0..1000, "another"), 0, "the limit is a partition's");
+        index.check().expect("sound");
+        for number in 0..10 * POSITIONS {
+            let (kind, hash) = (EventKind::PrefixEvicted, hash(number));
+            let event = Event { kind, replica: "r", model: "m", tenant: "t", prefix_hash: &hash, ..Event::default() };
+            index.apply_event(&event);
+        }
+        assert_eq!(store(&index, all..all + 5 * POSITIONS, ""), 0, "what was given back is used again");
+        index.check().expect("sound");
+    }
+}

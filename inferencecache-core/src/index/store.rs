@@ -73,7 +73,7 @@ impl Store {
     pub(super) fn new(seed: u64) -> Self {
         Self {
             seed,
-            heads: Arena::new(),
+            heads: Arena::of(MAX_PAGES * 2),
             lines: Arena::new(),
             counts: Arena::new(),
             table: Table::new(seed),
@@ -184,7 +184,7 @@ impl Store {
     pub(super) fn new_page(&mut self, wide: bool, counted: bool, ground: &mut Ground) -> Option<u32> {
         let ahead = ground.ahead();
         let line = self.heads.take_from(&mut ground.heads, 1, 1 + ahead)?;
-        let page = Some(line / 2).filter(|&page| page < MAX_PAGES)?;
+        let page = line / 2;
         ground.pages = ground.pages.saturating_add(1);
         self.pages = self.pages.max(page + 1);
         self.lock(page);

@@ -136,15 +136,13 @@ fn small_world() -> World {
     let blocks: Vec<[u8; 8]> = (0..3u64).map(u64::to_be_bytes).collect();
     let blocks: Vec<&[u8]> = blocks.iter().map(|block| &block[..]).collect();
     for replica in ["a", "b"] {
-        let chain = Entry {
-            block_hashes: HashList::Slices(&blocks),
-            block_token_counts: &[16, 16, 16],
-            ..Entry::default()
-        };
+        let chain =
+            Entry { block_hashes: HashList::Slices(&blocks), block_token_counts: &[16, 16, 16], ..Entry::default() };
         let single = Entry { prefix_hash: b"longer than eight bytes", token_count: 5, tier: 2, ..Entry::default() };
         let entries = [chain, single];
         let stats = Some(inferencecache_core::Stats { pressure: 0.5, ..Default::default() });
-        let update = Update { replica, model: "m", tenant: "t", scheme: "s", entries: &entries, stats, ..Update::default() };
+        let update =
+            Update { replica, model: "m", tenant: "t", scheme: "s", entries: &entries, stats, ..Update::default() };
         assert_eq!(world.index.ingest(&update).total(), 0);
     }
     world.policy.edit("t", |knobs| knobs.eviction = Some(inferencecache_core::Eviction::Lfu));
@@ -299,7 +297,8 @@ fn images_taken_while_others_write_are_sound() {
                 let from = rng.random_range(10_000..30_000);
                 store("busy", from..from + 100);
                 let (kind, gone) = (EventKind::PrefixEvicted, hash(rng.random_range(10_000..30_000)));
-                let event = Event { kind, replica: "busy", model: "m", tenant: "t", prefix_hash: &gone, ..Event::default() };
+                let event =
+                    Event { kind, replica: "busy", model: "m", tenant: "t", prefix_hash: &gone, ..Event::default() };
                 world.index.apply_event(&event);
                 if rng.random_range(0..50) == 0 {
                     world.index.apply_event(&Event { kind: EventKind::AllCleared, ..event });

@@ -3,6 +3,7 @@
 mod capacity;
 mod churn;
 mod codec;
+mod disk;
 mod growth;
 mod lookup;
 mod memory;
@@ -33,6 +34,7 @@ pub const ROWS: &[Row] = &[
     ("P14", churn::reading_while_writing),
     ("P15", codec::lookup_route),
     ("P16", codec::report_cache_state),
+    ("P17", disk::restart),
     ("P19", growth::growth),
 ];
 

@@ -141,5 +141,6 @@ fn checksum(chain: u64, [a, b, c, d, kind]: [u8; 5], payload: &[u8]) -> u64 {
 }
 
 fn read(from: &mut impl Read, to: &mut [u8]) -> Result<(), RestoreError> {
-    from.read_exact(to).map_err(|why| if why.kind() == io::ErrorKind::UnexpectedEof { CUT } else { RestoreError::Io(why) })
+    from.read_exact(to)
+        .map_err(|why| if why.kind() == io::ErrorKind::UnexpectedEof { CUT } else { RestoreError::Io(why) })
 }

@@ -17,14 +17,18 @@
 //! done. Only a reader that found nothing needs them: it notes the versions and the directory entry and looks again at
 //! the end. A reader that found its word relies on the version of the page it is in.
 
+mod bucket;
+mod grow;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use crate::index::arena::{Arena, Chunks, Line, MAX_CLASS};
-use crate::index::page::{Cell, Cells};
+use crate::index::arena::{Arena, Chunks, Line};
+use crate::index::page::Cells;
+use crate::index::table::bucket::{
+    cell_at, first_free, free_slots, marked, put, set_tag, set_version, slots_of, tag_at, version,
+};
 
-/// Slots of a bucket: a version, a byte of tag and four of cell number each fill a cache line.
-const SLOTS: usize = 12;
 const SHARDS: usize = 16;
 /// A directory that was replaced by a larger one says so in every entry.
 const GONE: u64 = u64::MAX;
@@ -121,65 +125,6 @@ fn index_in(directory: &[AtomicU64], hash: u64) -> usize {
     index
 }
 
-// === buckets: w0 = version | tags 8 to 11, w1 = tags 0 to 7, w2 to w7 = cells ===
-
-const ONES: u64 = 0x0101_0101_0101_0101;
-
-/// The high bit of each byte of `tags` that equals `tag`. It may also mark bytes above the lowest equal one.
-fn equal_bytes(tags: u64, tag: u8) -> u64 {
-    let x = tags ^ (ONES * u64::from(tag));
-    x.wrapping_sub(ONES) & !x & (ONES << 7)
-}
-
-/// One bit per slot (at 8·slot mod 64 + 7), for both words of tags.
-fn marked(bucket: &Line, tag: u8) -> (u64, u64) {
-    (equal_bytes(bucket.get(1), tag), equal_bytes(bucket.get(0) >> 32 | !0 << 32, tag) & 0xffff_ffff)
-}
-
-fn slots_of((low, high): (u64, u64)) -> impl Iterator<Item = usize> {
-    let bytes = |mut mask: u64, base: usize| {
-        std::iter::from_fn(move || {
-            let slot = (mask != 0).then(|| base + mask.trailing_zeros() as usize / 8);
-            mask &= mask.wrapping_sub(1);
-            slot
-        })
-    };
-    bytes(low, 0).chain(bytes(high, 8))
-}
-
-fn cell_at(bucket: &Line, slot: usize) -> u32 {
-    bucket.half(4 + slot)
-}
-
-fn set_tag(bucket: &Line, slot: usize, tag: u8) {
-    let (word, shift) = if slot < 8 { (1, slot * 8) } else { (0, 32 + (slot - 8) * 8) };
-    bucket.set(word, bucket.get(word) & !(0xff << shift) | u64::from(tag) << shift);
-}
-
-fn free_slots(bucket: &Line) -> usize {
-    // The high bit of each byte that is 0, without false marks.
-    let zeros = |word: u64| (!(((word & !(ONES << 7)) + (ONES * 0x7f)) | word) & (ONES << 7)).count_ones() as usize;
-    zeros(bucket.get(1)) + zeros(bucket.get(0) >> 32 | !0 << 32)
-}
-
-fn first_free(bucket: &Line) -> Option<usize> {
-    slots_of(marked(bucket, 0)).next()
-}
-
-fn put(bucket: &Line, slot: usize, tag: u8, cell: u32) {
-    bucket.set_half(4 + slot, cell);
-    set_tag(bucket, slot, tag);
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "the version is the low half")]
-fn version(bucket: &Line, order: Ordering) -> u32 {
-    bucket.word(0).load(order) as u32
-}
-
-fn set_version(bucket: &Line, version: u32, order: Ordering) {
-    bucket.word(0).store(bucket.get(0) & !0xffff_ffff | u64::from(version), order);
-}
-
 // === readers ===
 
 /// What a reader that found nothing has seen: true for as long as none of it changes.
@@ -269,14 +214,6 @@ impl<'a> Spot<'a> {
 }
 
 // === the writer ===
-
-/// A cell on its way to another segment: its hash, and the number of the bucket it was in.
-#[derive(Debug, Clone, Copy)]
-struct Moved {
-    hash: u64,
-    cell: u32,
-    bucket: u32,
-}
 
 /// The writer's side of the table.
 #[derive(Debug)]
@@ -394,125 +331,6 @@ impl Table {
         put(self.buckets.line(emptier), slot, tag_of(hash), cell);
         true
     }
-
-    /// The first segment of a directory.
-    fn found(&mut self, hash: u64) -> bool {
-        let Some(segment) = self.fresh(0, 0) else { return false };
-        self.directories[shard_of(hash)][0].store(segment.pack(), Ordering::Release);
-        true
-    }
-
-    /// An empty segment. It comes locked: what this operation has already done must not show before the commit.
-    fn fresh(&mut self, class: u32, depth: u32) -> Option<Segment> {
-        let line = self.buckets.take(class)?;
-        for bucket in line..line + (1 << class) {
-            let cells = self.buckets.line(bucket);
-            set_version(cells, (version(cells, Ordering::Relaxed) | 1).wrapping_add(2), Ordering::Relaxed);
-            fence(Ordering::Release);
-            cells.set(0, cells.get(0) & 0xffff_ffff);
-            cells.set(1, 0);
-            self.locked.push(bucket);
-        }
-        Some(Segment { line, class, depth })
-    }
-
-    /// Doubles a full segment or splits it in two.
-    fn grow(&mut self, words: Cells<'_>, full: Segment, hash: u64) -> bool {
-        let moved = self.moved(words, full);
-        let fresh = if full.class == MAX_CLASS {
-            self.halve(full, &moved)
-        } else {
-            // If chance will have it that twice the room does not do, four times the room does.
-            (full.class + 1..=MAX_CLASS).find_map(|class| Some(vec![self.refill(full, class, &moved)?]))
-        };
-        let Some(fresh) = fresh else { return false };
-        self.turn(full, &fresh, hash);
-        for line in full.line..full.line + (1 << full.class) {
-            self.lock(line);
-        }
-        self.buckets.give(full.line, full.class);
-        true
-    }
-
-    /// What is in a segment.
-    fn moved(&self, words: Cells<'_>, full: Segment) -> Vec<Moved> {
-        // In steps, so that the loads of a step do not wait for each other.
-        let mut cells = Vec::with_capacity(SLOTS << full.class);
-        for bucket in 0..1 << full.class {
-            let line = self.buckets.line(full.line + bucket);
-            let used = (0..SLOTS).filter(|&slot| tag_at(line, slot) != 0).map(|slot| Cell::unpack(cell_at(line, slot)));
-            cells.extend(used.map(|cell| {
-                let head = words.head(cell.page);
-                (bucket, cell, head.map(|head| (head.eighth(cell.position / 8), head.wide())))
-            }));
-        }
-        let mut moved = Vec::with_capacity(cells.len());
-        moved.extend(cells.iter().filter_map(|&(bucket, cell, place)| {
-            let (line, wide) = place?;
-            let bits = words.lines.line(line)?.get(cell.position as usize % 8);
-            Some(Moved { hash: Word { bits, wide }.hash(self.seed), cell: cell.pack(), bucket })
-        }));
-        moved
-    }
-
-    /// One segment of another size with what was in a full one; nothing when that does not fit.
-    fn refill(&mut self, full: Segment, class: u32, moved: &[Moved]) -> Option<Segment> {
-        let fresh = self.fresh(class, full.depth)?;
-        let fits = moved.iter().all(|moved| self.place(fresh, moved.hash, moved.cell));
-        if !fits {
-            self.buckets.give(fresh.line, fresh.class);
-        }
-        fits.then_some(fresh)
-    }
-
-    /// Two segments with what was in a full one: everything stays in the bucket of the same number. Nothing when that
-    /// separates nothing, which only hashes that are all alike can bring about.
-    fn halve(&mut self, full: Segment, moved: &[Moved]) -> Option<Vec<Segment>> {
-        let upper = |moved: &Moved| usize::from((moved.hash << 8) >> (63 - full.depth) & 1 == 1);
-        let above = moved.iter().filter(|moved| upper(moved) == 1).count();
-        if above == 0 || above == moved.len() {
-            return None;
-        }
-        let fresh = [self.fresh(full.class, full.depth + 1)?, self.fresh(full.class, full.depth + 1)?];
-        let mut used = [[0usize; 1 << MAX_CLASS]; 2];
-        for moved in moved {
-            let (half, bucket) = (upper(moved), moved.bucket as usize);
-            let slot = used[half][bucket];
-            put(self.buckets.line(fresh[half].line + moved.bucket), slot, tag_of(moved.hash), moved.cell);
-            used[half][bucket] = slot + 1;
-        }
-        Some(fresh.to_vec())
-    }
-
-    /// Points the directory at the successors of a segment.
-    fn turn(&mut self, full: Segment, fresh: &[Segment], hash: u64) {
-        let shard = shard_of(hash);
-        let depth = |directory: &[AtomicU64]| directory.len().trailing_zeros();
-        if fresh.len() == 2 && depth(&self.directories[shard]) == full.depth {
-            let old = self.directories[shard].clone();
-            let copy = |i: usize| AtomicU64::new(old[i / 2].load(Ordering::Relaxed));
-            let doubled: Arc<[AtomicU64]> = (0..old.len() * 2).map(copy).collect();
-            let mut directories = Directories::clone(&self.directories);
-            directories[shard] = doubled;
-            self.directories = Arc::new(directories);
-            self.turned = true;
-            for entry in old.iter() {
-                entry.store(GONE, Ordering::Release);
-            }
-        }
-        let directory = &self.directories[shard];
-        // The entries that shared the full segment lie side by side.
-        let span = 1usize << (depth(directory) - full.depth);
-        let start = index_in(directory, hash) & !(span - 1);
-        for (i, entry) in directory[start..start + span].iter().enumerate() {
-            let successor = if fresh.len() == 2 && i >= span / 2 { fresh[1] } else { fresh[0] };
-            entry.store(successor.pack(), Ordering::Release);
-        }
-    }
-}
-
-fn tag_at(bucket: &Line, slot: usize) -> u64 {
-    if slot < 8 { bucket.get(1) >> (8 * slot) & 0xff } else { bucket.get(0) >> (32 + 8 * (slot - 8)) & 0xff }
 }
 
 #[cfg(test)]
@@ -520,6 +338,7 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
+    use crate::index::page::Cell;
 
     /// A table over cells that are filled one after the other.
     struct World {

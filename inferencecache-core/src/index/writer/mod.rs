@@ -1,22 +1,29 @@
 //! The writer's side of the whole index, behind one lock: tenants, models, scopes, partitions, and every count derived
-//! from them. Counts are booked where holds change (see `books`); [`Writer::settle`] does what follows from that by name.
+//! from them.
+//!
+//! * `mod`: what there is, found and made by name.
+//! * `settle`: what follows from a change. Counts are booked where holds change (see `books`).
+//! * `across`: orders that span partitions, for quota and cap.
 //!
 //! Invariants, checked by the test kit after every step (numbers of the specification): P1 no key without holders and no
 //! empty inner map; P2 totals are the sums; P3 keys per tenant and model; P4 serving counts; P6 aggregates agree.
 //!
 //! No callback (sink, clock, resolver) runs under the lock.
 
+mod across;
+mod settle;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
-use crate::index::books::{Books, Change, Count, ModelCounts};
+use crate::index::books::{Books, Count, ModelCounts};
 use crate::index::catalog::{Catalog, Scope, ScopeKey};
 use crate::index::hints::Hints;
 use crate::index::ledger::Ledger;
 use crate::index::partition::{Partition, PartitionKey};
-use crate::index::replicas::{Replica, StatRow};
-use crate::index::report::{Gauge, Report};
+use crate::index::replicas::Replica;
+use crate::index::report::Gauge;
 use crate::resolve::{Eviction, Resolvers};
 use crate::time::Micros;
 
@@ -93,28 +100,6 @@ pub(super) struct Writer {
     hints: Hints,
 }
 
-impl ScopeState {
-    /// A replica has begun or ceased to hold something of the scope.
-    fn turn(&mut self, replica: &Arc<Replica>, served: &Arc<Count>) {
-        let serves = served.get() > 0;
-        let shown = match self.serving.get_mut(&replica.id) {
-            Some(known) => std::mem::replace(&mut known.shown, serves),
-            None if serves => {
-                self.serving.insert(replica.id.clone(), Served { count: served.clone(), shown: true });
-                false
-            }
-            None => false,
-        };
-        if !serves {
-            self.serving.remove(&replica.id);
-        }
-        if serves != shown {
-            let old = self.shared.serving.load();
-            self.shared.serve(if serves { old.with(replica) } else { old.without(&replica.id) });
-        }
-    }
-}
-
 /// What never changes about an index, for the writer's use.
 #[derive(Debug)]
 pub(super) struct Ground {
@@ -129,8 +114,6 @@ pub(super) struct Ground {
 }
 
 impl Writer {
-    // === finding and making ===
-
     pub(super) fn ledger(&mut self, pid: u32) -> Option<&mut Ledger> {
         self.ledgers.get_mut(pid as usize)?.as_mut()
     }
@@ -283,239 +266,6 @@ impl Writer {
             self.hints.set(names, replica, place);
         }
         Places::Some(places)
-    }
-
-    // === keeping derived state ===
-
-    /// Does what follows from a change in a partition, and makes it an empty one.
-    pub(super) fn settle(
-        &mut self,
-        ground: &Ground,
-        key: &Arc<PartitionKey>,
-        change: &mut Change,
-        report: &mut Report,
-    ) {
-        let keys = std::mem::take(&mut change.keys);
-        let levels = std::mem::take(&mut change.levels);
-        change.gone = 0;
-        if !levels && change.turned.is_empty() && (keys == 0 || ground.silent) {
-            return;
-        }
-        let model = self.tenants.get_mut(&key.tenant).and_then(|tenant| {
-            let model = tenant.models.get_mut(&key.model)?;
-            Some((tenant.reserved, &tenant.keys, model))
-        });
-        let Some((reserved, of_tenant, model)) = model else { return change.turned.clear() };
-        if levels {
-            ground.catalog.set_tenant(&key.tenant, of_tenant.get() > 0);
-            ground.catalog.set_model(&key.tenant, &key.model, model.counts.keys.get() > 0);
-        }
-        if !reserved && keys != 0 && !ground.silent {
-            let gauge = model.gauge.get_or_insert_with(|| {
-                let made = || Arc::new(Gauge::new(&key.model));
-                self.gauges.entry(key.model.clone()).or_insert_with(made).clone()
-            });
-            gauge.keys.fetch_add(keys as u64, Ordering::Release);
-            report.touched(gauge);
-        }
-        for (replica, served) in change.turned.drain(..) {
-            if let Some(scope) = model.scopes.get_mut(&key.scheme) {
-                scope.turn(&replica, &served);
-            }
-            let is = |member: &Arc<Replica>| Arc::ptr_eq(member, &replica);
-            if replica.holds.get() == 0 && replica.stats().is_none() && model.members.get(&replica.id).is_some_and(is) {
-                model.members.remove(&replica.id);
-            }
-        }
-    }
-
-    /// Brings a partition's items in the orders across partitions up to date; forgets an empty partition.
-    pub(super) fn sync(&mut self, ground: &Ground, pid: u32) {
-        let Some(ledger) = self.ledgers.get_mut(pid as usize).and_then(Option::as_mut) else { return };
-        let victim = ledger.victim_bound().filter(|_| !ledger.books.reserved);
-        if victim != ledger.victim {
-            if let Some((uses, seen)) = ledger.victim {
-                self.victims.remove(&(uses, seen, ledger.key.clone(), pid));
-            }
-            if let Some((uses, seen)) = victim {
-                self.victims.insert((uses, seen, ledger.key.clone(), pid));
-            }
-            ledger.victim = victim;
-        }
-        let oldest = ledger.oldest_age();
-        if oldest != ledger.oldest
-            && let Some(tenant) = self.tenants.get_mut(&ledger.key.tenant)
-        {
-            if let Some(age) = ledger.oldest {
-                tenant.oldest.remove(&(age, ledger.key.clone(), pid));
-            }
-            if let Some(age) = oldest {
-                tenant.oldest.insert((age, ledger.key.clone(), pid));
-            }
-            ledger.oldest = oldest;
-        }
-        if ledger.keys == 0 {
-            let key = ledger.key.clone();
-            ledger.shared.reset();
-            self.ledgers[pid as usize] = None;
-            self.free.push(pid);
-            self.forget_partition(ground, &key);
-        }
-    }
-
-    fn forget_partition(&mut self, ground: &Ground, key: &PartitionKey) {
-        if let Some(model) = self.tenants.get_mut(&key.tenant).and_then(|tenant| tenant.models.get_mut(&key.model))
-            && let Some(scope) = model.scopes.get_mut(&key.scheme)
-        {
-            scope.partitions.remove(&key.adapter);
-            model.counts.partitions.add(-1);
-            ground.catalog.remove_partition(key);
-            if scope.partitions.is_empty() {
-                model.scopes.remove(&key.scheme);
-                ground.catalog.remove_scope(&key.tenant, &key.model, &key.scheme);
-            }
-        }
-        self.forget_model(ground, &key.tenant, &key.model);
-    }
-
-    /// Forgets a model without keys and members, and its tenant with the last one.
-    pub(super) fn forget_model(&mut self, ground: &Ground, tenant: &str, model: &str) {
-        let Some(entry) = self.tenants.get_mut(tenant) else { return };
-        if entry.models.get(model).is_some_and(|model| model.scopes.is_empty() && model.members.is_empty()) {
-            entry.models.remove(model);
-            if entry.models.is_empty() {
-                ground.aged.fetch_sub(u64::from(entry.aged), Ordering::Relaxed);
-                self.tenants.remove(tenant);
-            }
-        }
-    }
-
-    /// Forgets gauges that were told to be 0 and still are.
-    pub(super) fn forget_gauges(&mut self, drained: &[Arc<Gauge>]) {
-        for gauge in drained {
-            if gauge.keys.load(Ordering::Acquire) == 0
-                && let Some(known) = self.gauges.get(&gauge.model)
-                && Arc::ptr_eq(known, gauge)
-                && !self
-                    .tenants
-                    .values()
-                    .any(|tenant| tenant.models.get(&gauge.model).is_some_and(|m| m.counts.keys.get() > 0))
-            {
-                self.gauges.remove(&gauge.model);
-                for tenant in self.tenants.values_mut() {
-                    if let Some(model) = tenant.models.get_mut(&gauge.model) {
-                        model.gauge = None;
-                    }
-                }
-            }
-        }
-    }
-
-    // === stats ===
-
-    /// Replaces, moves or removes the stats row of a replica.
-    pub(super) fn set_stats(
-        &mut self,
-        ground: &Ground,
-        tenant: &str,
-        model: &str,
-        replica: &str,
-        row: Option<StatRow>,
-    ) {
-        let Some((tenant_id, entry)) = self.tenants.get_key_value(tenant).map(|(id, _)| id.clone()).and_then(|id| {
-            let entry = self.tenants.get_mut(tenant)?;
-            Some((id, entry))
-        }) else {
-            return;
-        };
-        let Some((model_id, _)) = entry.models.get_key_value(model) else { return };
-        let model_id = model_id.clone();
-        let Some(state) = entry.models.get_mut(model) else { return };
-        let Some(member) = state.members.get_mut(replica) else { return };
-        let reserved = entry.reserved;
-        let key = |row: &StatRow| StatKey {
-            reserved,
-            last_seen: row.last_seen,
-            tenant: tenant_id.clone(),
-            model: model_id.clone(),
-            replica: member.id.clone(),
-        };
-        if let Some(old) = member.stats() {
-            self.stat_order.remove(&key(&old));
-            self.real_stats -= u64::from(!reserved);
-        }
-        if let Some(new) = &row {
-            self.stat_order.insert(key(new));
-            self.real_stats += u64::from(!reserved);
-        }
-        member.set_stats(row);
-        if row.is_none() && member.holds.get() == 0 {
-            state.members.remove(replica);
-            self.forget_model(ground, tenant, model);
-        }
-    }
-
-    // === orders across partitions ===
-
-    /// The partition with the first victim, and the bound it is known under.
-    pub(super) fn first_victim(&self) -> Option<(u64, Micros, u32)> {
-        self.victims.first().map(|&(uses, seen, _, pid)| (uses, seen, pid))
-    }
-
-    /// The partition with the oldest prefix of a tenant.
-    pub(super) fn first_oldest(&self, tenant: &str) -> Option<u32> {
-        self.tenants.get(tenant)?.oldest.first().map(|&(.., pid)| pid)
-    }
-
-    /// Starts or stops keeping a tenant's prefixes in order of age.
-    pub(super) fn keep_ages(&mut self, ground: &Ground, tenant: &str, keep: bool) {
-        let Some(entry) = self.tenants.get_mut(tenant) else { return };
-        if entry.aged == keep {
-            return;
-        }
-        entry.aged = keep;
-        ground.aged.fetch_add(if keep { 1 } else { u64::MAX }, Ordering::Relaxed);
-        let pids: Vec<u32> = entry
-            .models
-            .values()
-            .flat_map(|m| m.scopes.values())
-            .flat_map(|s| s.partitions.values().copied())
-            .collect();
-        for pid in pids {
-            if let Some(ledger) = self.ledger(pid) {
-                ledger.keep_ages(keep);
-            }
-            self.sync(ground, pid);
-        }
-    }
-
-    /// The tenants whose victim order must be asked for, unless the resolver's revision says that nothing has changed.
-    pub(super) fn unasked(&self, revision: Option<u64>) -> Vec<Arc<str>> {
-        if revision.is_some() && revision == self.revision {
-            Vec::new()
-        } else {
-            self.tenants.keys().cloned().collect()
-        }
-    }
-
-    /// Keeps the partitions of these tenants in these orders from now on.
-    pub(super) fn follow(&mut self, ground: &Ground, answers: &[(Arc<str>, Eviction)], revision: Option<u64>) {
-        self.revision = revision;
-        for (id, eviction) in answers {
-            let Some(tenant) = self.tenants.get_mut(id).filter(|tenant| tenant.eviction != *eviction) else { continue };
-            tenant.eviction = *eviction;
-            for pid in tenant.partitions() {
-                if let Some(ledger) = self.ledger(pid) {
-                    ledger.set_eviction(*eviction);
-                }
-                self.sync(ground, pid);
-            }
-        }
-    }
-
-    /// The victim order that a tenant's partitions follow.
-    pub(super) fn eviction_of(&self, tenant: &str) -> Eviction {
-        self.tenants.get(tenant).map(|tenant| tenant.eviction).unwrap_or_default()
     }
 }
 
