@@ -43,7 +43,7 @@ async fn finds(client: &mut InferenceCacheClient<Channel>, number: u64) -> bool 
         ..Default::default()
     };
     let response = client.lookup_route(request).await.expect("status OK").into_inner();
-    assert!(response.scores.iter().all(|score| score.replica_id == "pod-0"));
+    assert!(response.replica_scores.iter().all(|score| score.replica_id == "pod-0"));
     response.reason_code == "PREFIX_MATCH"
 }
 
