@@ -126,7 +126,7 @@ pub(in crate::index) struct PageImage<'a> {
 
 /// The first half of a page: its shape and what is held; a word for each held position follows, then the records.
 pub(in crate::index) fn put_shape(to: &mut Vec<u8>, wide: bool, counted: bool, held: u64) {
-    to.put_u8(u8::from(wide) * WIDE | u8::from(counted) * COUNTED);
+    to.put_u8((u8::from(wide) * WIDE) | (u8::from(counted) * COUNTED));
     to.put_u64(held);
 }
 

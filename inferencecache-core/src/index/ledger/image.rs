@@ -60,6 +60,9 @@ pub(in crate::index) struct Restored {
     times: Vec<Micros>,
 }
 
+/// The new page, which positions of it were put there, and those that were found elsewhere with where.
+type Placed = (Option<u32>, u64, Vec<(u32, (u32, u32))>);
+
 impl Restored {
     pub(in crate::index) fn of(slots: impl Iterator<Item = u32>) -> Self {
         let owners = slots.map(|slot| Owner { slot, holds: 0, page: NIL, counters: NIL }).collect();
@@ -150,12 +153,7 @@ impl Ledger {
     }
 
     /// The new page with the words in it, which those are, and where the others were found.
-    fn restore_words(
-        &mut self,
-        image: &PageImage<'_>,
-        ground: &mut Ground,
-        restored: &mut Restored,
-    ) -> (Option<u32>, u64, Vec<(u32, (u32, u32))>) {
+    fn restore_words(&mut self, image: &PageImage<'_>, ground: &mut Ground, restored: &mut Restored) -> Placed {
         let narrow = bits(image.held).filter_map(|position| Word::narrow(image.words[position as usize]));
         std::hint::black_box(narrow.fold(0, |sum, word| sum ^ self.store.touch(self.store.hash(word))));
         let page = self.store.new_page(image.wide, image.counted, ground);
