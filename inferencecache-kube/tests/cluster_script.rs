@@ -17,7 +17,7 @@ case $1 in
 mod)
   if [ -e "$here/offline" ]; then printf '{"Error": "no network"}\n'; exit 1; fi
   printf 'go 1.26.0\n\ngodebug default=go1.26\n\nreplace (\n\tk8s.io/api => ./staging/src/k8s.io/api\n)\n' >"$here/source.mod"
-  printf '{\n\t"GoMod": "%s/source.mod"\n}\n' "$here" ;;
+  printf '{\n\t"GoMod": "%s/source.mod",\n\t"Dir": "x"\n}\n' "$here" ;;
 build)
   while [ "$1" != -o ]; do shift; done
   printf half >"$2"

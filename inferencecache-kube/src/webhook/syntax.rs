@@ -55,9 +55,13 @@ pub(super) fn namespace_of_host(endpoint: &str) -> Option<String> {
     if labels.len() < 2 { None } else { labels.last().map(|label| (*label).to_owned()) }
 }
 
-/// A finite number above zero in the usual forms; no blanks, no hexadecimal.
+/// A finite number above zero in the usual forms, underscores between digits included; no blanks, no hexadecimal.
 pub(super) fn is_positive_number(text: &str) -> bool {
-    // Go allows underscores between digits of literals, and so does its parser of texts for some bases only: not here.
+    let digit = |at: Option<usize>| at.and_then(|at| text.as_bytes().get(at)).is_some_and(u8::is_ascii_digit);
+    if text.match_indices('_').any(|(at, _)| !digit(at.checked_sub(1)) || !digit(at.checked_add(1))) {
+        return false;
+    }
+    let text = text.replace('_', "");
     let digits = text.bytes().any(|b| b.is_ascii_digit());
     digits && text.parse::<f64>().is_ok_and(|number| number.is_finite() && number > 0.0)
 }
@@ -141,10 +145,10 @@ mod tests {
 
     #[test]
     fn ratios_are_finite_and_above_zero() {
-        for text in ["1e-1", "2", "+3", ".5", "1e1"] {
+        for text in ["1e-1", "2", "+3", ".5", "1e1", "1_0"] {
             assert!(is_positive_number(text), "{text}");
         }
-        for text in ["0", "-1", "NaN", "inf", "Inf", "infinity", "abc", " 2", "2 ", "", "1e999", "1e-999"] {
+        for text in ["0", "-1", "NaN", "inf", "Inf", "infinity", "abc", " 2", "2 ", "", "1e999", "1e-999", "_1", "1_", "1__0", "1_.5"] {
             assert!(!is_positive_number(text), "{text}");
         }
     }

@@ -75,12 +75,12 @@ fn what_an_api_server_refuses_breaks_the_rule() {
     let Some(judge) = Judge::new() else { return };
     let registries = shipped();
     let pair = worked("p1");
-    let wrong = edited_pod(&pair.before, "/spec/containers/0/ports", json!([{"containerPort": 70_000}]));
-    let fixtures = [RuntimeFixture::new("port", pair.backend.clone(), None, wrong)];
+    let wrong = edited_pod(&pair.before, "/spec/containers/0/imagePullPolicy", json!("Sometimes"));
+    let fixtures = [RuntimeFixture::new("pull policy", pair.backend.clone(), None, wrong)];
     let subject = adapter(&registries, &pair.backend);
     let unjudged = RuntimeSuite::new(subject, &fixtures).shipped().run();
     assert!(!unjudged.broken().contains(&Rule::A19), "{unjudged}");
     let dry_run = |pod: &Pod| judge.judge(pod);
     let report = RuntimeSuite::new(subject, &fixtures).shipped().with_api_server(&dry_run).run();
-    assert!(report.broken().contains(&Rule::A19) && report.to_string().contains("containerPort"), "{report}");
+    assert!(report.broken().contains(&Rule::A19) && report.to_string().contains("imagePullPolicy"), "{report}");
 }
