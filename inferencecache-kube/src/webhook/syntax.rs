@@ -148,7 +148,10 @@ mod tests {
         for text in ["1e-1", "2", "+3", ".5", "1e1", "1_0"] {
             assert!(is_positive_number(text), "{text}");
         }
-        for text in ["0", "-1", "NaN", "inf", "Inf", "infinity", "abc", " 2", "2 ", "", "1e999", "1e-999", "_1", "1_", "1__0", "1_.5"] {
+        for text in [
+            "0", "-1", "NaN", "inf", "Inf", "infinity", "abc", " 2", "2 ", "", "1e999", "1e-999", "_1", "1_", "1__0",
+            "1_.5",
+        ] {
             assert!(!is_positive_number(text), "{text}");
         }
     }
