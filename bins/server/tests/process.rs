@@ -369,6 +369,13 @@ fn lookups_are_never_logged() {
     let (_, said) = server.ended();
     assert_eq!(
         said,
-        ["controller_auth_disabled", "startup", "listening", "graceful_shutdown_started", "graceful_shutdown_done"]
+        [
+            "controller_auth_disabled",
+            "startup",
+            "listening",
+            "policy_changed",
+            "graceful_shutdown_started",
+            "graceful_shutdown_done"
+        ]
     );
 }
