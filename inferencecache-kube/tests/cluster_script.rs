@@ -45,18 +45,12 @@ impl Machine {
             }
         }
         machine.says("v1.36.3 v0.8.0");
-        machine.program(&tools.join("go"), GO);
+        program(&tools.join("go"), GO);
         machine
     }
 
     fn at(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
-    }
-
-    fn program(&self, path: &Path, text: &str) {
-        use std::os::unix::fs::PermissionsExt as _;
-        std::fs::write(path, text).expect("a program");
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("a program");
     }
 
     /// What built programs call themselves.
@@ -108,13 +102,19 @@ impl Machine {
         let asked = std::fs::read_to_string(self.at("asked")).unwrap_or_default();
         asked.lines().filter(|line| line.starts_with(what)).count()
     }
+}
 
-    fn until(&self, what: &str, done: impl Fn() -> bool) {
-        let begun = Instant::now();
-        while !done() {
-            assert!(begun.elapsed() < PATIENCE, "not in time: {what}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+fn program(path: &Path, text: &str) {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::write(path, text).expect("a program");
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("a program");
+}
+
+fn until(what: &str, done: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < PATIENCE, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -142,7 +142,7 @@ fn what_is_there_is_not_built_again_and_needs_neither_go_nor_a_turn() {
     };
     // It holds the lock until its input closes.
     let mut holder = flock(&["--exclusive", "cat"]).spawn().expect("flock");
-    machine.until("it is locked", || !flock(&["--nonblock", "true"]).status().expect("flock").success());
+    until("it is locked", || !flock(&["--nonblock", "true"]).status().expect("flock").success());
     let (code, _, said) = machine.run(&["kwok", "scheduler"]);
     drop(holder.stdin.take());
     holder.wait().expect("a child of ours");
@@ -155,7 +155,7 @@ fn two_at_once_build_once() {
     let machine = Machine::new();
     machine.touch("hold");
     let first = machine.start(&["kwok"]);
-    machine.until("the first builds", || machine.asked("build") == 1);
+    until("the first builds", || machine.asked("build") == 1);
     let second = machine.start(&["kwok"]);
     machine.remove("hold");
     for caller in [first, second] {
@@ -171,7 +171,7 @@ fn a_killed_build_leaves_nothing_that_looks_like_a_program() {
         let machine = Machine::new();
         machine.touch("hold");
         let mut caller = machine.start(&["kwok"]);
-        machine.until("it builds", || machine.held().iter().any(|name| name.starts_with(".kwok")));
+        until("it builds", || machine.held().iter().any(|name| name.starts_with(".kwok")));
         let sent = Command::new("kill").args([signal, &caller.id().to_string()]).status().expect("kill runs");
         assert!(sent.success());
         assert_ne!(caller.wait().expect("an end").code(), Some(0), "{signal}");
@@ -212,7 +212,7 @@ fn without_go_it_says_what_is_missing() {
     assert!(code == Some(3) && said.contains("kube-controller-manager is missing"), "{code:?}: {said}");
     assert_eq!(machine.run(&["no-such-part"]).0, Some(2));
     // A system's etcd needs no Go, and is built where there is none.
-    machine.program(&machine.at("tools/etcd"), "#!/bin/sh\n");
+    program(&machine.at("tools/etcd"), "#!/bin/sh\n");
     assert_eq!(machine.run(&["etcd"]).0, Some(0));
     assert_eq!(machine.held(), ["etcd"]);
 }

@@ -135,8 +135,10 @@ async fn a_review_that_cannot_be_had_is_nobodys_fault() {
     let own = token(&client, SYSTEM, SERVER, &[]).await;
     let (down, _folder) = guard(plane, &format!("https://127.0.0.1:{nobody}"), &own).await;
     assert_eq!(asked(&down, &good).await[0], NOBODY_ASKED, "the API server is down");
-    // The controller's account may not ask for reviews.
-    let without_rights = token(&client, SYSTEM, CONTROLLER, &[]).await;
+    let powerless =
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "powerless", "namespace": SYSTEM}});
+    apply(&client, &[powerless]).await;
+    let without_rights = token(&client, SYSTEM, "powerless", &[]).await;
     let (powerless, _folder) = guard(plane, plane.url(), &without_rights).await;
     assert_eq!(asked(&powerless, &good).await[0], NOBODY_ASKED, "the server has lost its rights");
     let (unknown, _folder) = guard(plane, plane.url(), "stale").await;
