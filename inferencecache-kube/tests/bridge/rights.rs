@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use inferencecache_kube::api::{CacheBackend, CacheTenant};
+use inferencecache_kube::api::{CacheBackend, CacheIndex, CacheTenant};
 use inferencecache_kube::controller::lease;
 use inferencecache_kube::controller::manager::Options;
 use inferencecache_kube::testkit::cluster::ControlPlane;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::events::v1::Event;
-use kube::api::ListParams;
+use kube::api::{Api, DeleteParams, ListParams};
 use serde_json::{Value, json};
 
 use crate::accounts::{CONTROLLER, SYSTEM, config_of, install, shipped, token};
@@ -99,6 +99,8 @@ async fn the_controller_may_do_what_it_does_and_nothing_else() {
     let _alone = alone().await;
     let place = Place::new(plane, "rights").await;
     install(&place.client).await;
+    // Another test may have left one; making it needs a right.
+    let _ = Api::<CacheIndex>::all(place.client.clone()).delete("cluster-default", &DeleteParams::default()).await;
     let fake = Fake::start().await;
     let folder = tempfile::tempdir().expect("a folder");
     let own = token(&place.client, SYSTEM, CONTROLLER, &[]).await;
