@@ -48,6 +48,8 @@ def cancelled_report(stub, lookup):
     check("cancelled", (call.cancelled(), call.code()), (True, grpc.StatusCode.CANCELLED))
     hint = lookup(prefix_hash=b"before the cancel")
     check("after a cancel", [s.replica_id for s in hint.replica_scores], ["r3"])
+    clear = pb.CacheEvent(type=pb.CacheEvent.ALL_CLEARED, replica_id="r3", tenant_id="python", model_id="m")
+    check("cleared after a cancel", stub.PublishEvent(clear, timeout=20), pb.Ack(accepted=True))
 
 
 def main(address):
