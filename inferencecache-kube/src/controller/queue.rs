@@ -28,6 +28,8 @@ use tokio_util::sync::CancellationToken;
 pub struct Pace {
     /// Least time between the starts of two passes of one key. Default 100 ms.
     pub spacing: Duration,
+    /// How long a trigger waits for those that come with it, see [`Queue::gather`]. Default 200 ms.
+    pub gathering: Duration,
     /// First wait after a failure; it doubles with each. Default 50 ms.
     pub first_retry: Duration,
     /// Longest wait after a failure. Default 30 s.
@@ -40,6 +42,7 @@ impl Default for Pace {
     fn default() -> Self {
         Self {
             spacing: Duration::from_millis(100),
+            gathering: Duration::from_millis(200),
             first_retry: Duration::from_millis(50),
             last_retry: Duration::from_secs(30),
             damping: Duration::from_secs(1),
@@ -105,10 +108,20 @@ impl<K: Clone + Eq + Hash + Ord> Queue<K> {
 
     /// The key is due: something happened to it.
     pub fn add(&self, key: K) {
+        self.add_after(key, Duration::ZERO);
+    }
+
+    /// The key is due in a moment: what happened seldom comes alone, and one pass is to see all of it. Half of a set of Pods
+    /// would be judged as if it were all of them.
+    pub fn gather(&self, key: K) {
+        self.add_after(key, self.pace.gathering);
+    }
+
+    fn add_after(&self, key: K, after: Duration) {
         let now = Instant::now();
         let mut state = self.lock();
         let slot = state.slots.entry(key.clone()).or_insert_with(Slot::new);
-        let due = self.earliest(slot, now);
+        let due = self.earliest(slot, now).max(now + after);
         state.due(&key, due);
         drop(state);
         self.changed.notify_one();
@@ -332,6 +345,21 @@ mod tests {
         queue.next().await.end(End::Again(SECOND));
         assert_eq!(waits(&queue).await, SECOND);
         assert!(queue.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_comes_together_costs_one_pass() {
+        let queue = queue();
+        let begun = Instant::now();
+        queue.gather("a");
+        tokio::time::advance(Duration::from_millis(150)).await;
+        queue.gather("a");
+        queue.next().await.end(End::Done);
+        assert_eq!(Instant::now() - begun, Duration::from_millis(200), "the first of them counts");
+        assert!(queue.is_empty());
+        queue.gather("b");
+        queue.add("b");
+        assert_eq!(waits(&queue).await, Duration::ZERO, "others do not wait for it");
     }
 
     #[tokio::test(start_paused = true)]

@@ -119,7 +119,7 @@ impl BackendController {
         let pods = follow(api::<Pod>(&self.client, namespace), &everything, &stop, |seen| {
             if let Seen::Present { object, .. } | Seen::Gone(object) = seen {
                 for key in reconciler.domains.woken(&object.metadata) {
-                    queue.add(key);
+                    queue.gather(key);
                 }
             }
         });
