@@ -2,7 +2,6 @@
 
 use std::sync::OnceLock;
 use std::sync::mpsc::channel;
-use std::time::{Duration, Instant};
 
 use inferencecache_kube::adapters::{Options, builtin};
 use inferencecache_kube::api::crd_json;
@@ -17,8 +16,9 @@ use kube::core::Status;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// How long something may take to take effect.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+#[path = "../common/patience.rs"]
+mod patience;
+pub(crate) use patience::until;
 
 pub(crate) struct Stage {
     pub(crate) plane: &'static ControlPlane,
@@ -119,18 +119,6 @@ pub(crate) fn configurations(url: &str, ca: &str, namespaces: &Value) -> Vec<Val
 fn base64(text: &str) -> String {
     use base64::Engine as _;
     base64::prelude::BASE64_STANDARD.encode(text)
-}
-
-/// Repeats a look until it shows something.
-pub(crate) async fn until<T>(what: &str, look: impl AsyncFn() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(seen) = look().await {
-            return seen;
-        }
-        assert!(Instant::now() < deadline, "not in time: {what}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
 }
 
 pub(crate) fn object(kind: &str, namespace: &str, name: &str, spec: Value) -> Value {

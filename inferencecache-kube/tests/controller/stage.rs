@@ -2,7 +2,6 @@
 
 use std::fmt::Debug;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
 
 use inferencecache_kube::api::{CacheBackend, crd_json};
 use inferencecache_kube::testkit::cluster::ControlPlane;
@@ -15,8 +14,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// How long something may take to take effect.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+#[path = "../common/patience.rs"]
+mod patience;
+pub(crate) use patience::until;
 
 /// The control plane of this process, with the definitions; `None` where there are no tools for it.
 pub(crate) fn stage() -> Option<&'static ControlPlane> {
@@ -131,17 +131,5 @@ impl Place {
             "spec": spec,
         }))
         .await
-    }
-}
-
-/// Repeats a look until it shows something.
-pub(crate) async fn until<T>(what: &str, look: impl AsyncFn() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(seen) = look().await {
-            return seen;
-        }
-        assert!(Instant::now() < deadline, "not in time: {what}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

@@ -235,15 +235,21 @@ async fn a_lookup_that_took_too_long_is_a_timeout() {
     assert_eq!(server.client().await.outcome(ask_key("p")).await, ("TIMEOUT".to_owned(), vec![]));
 }
 
-/// server:60-61
-#[tokio::test]
-async fn an_index_that_does_not_return_is_not_waited_for() {
-    let (release, blocked) = std::sync::mpsc::channel::<()>();
+/// A server whose index does not answer until the sender is dropped.
+fn stuck() -> (Setup, std::sync::mpsc::Sender<()>) {
+    let (release, blocked) = std::sync::mpsc::channel();
     let blocked = std::sync::Mutex::new(blocked);
     let mut setup = over(on_lookup(move || {
         let _ = blocked.lock().expect("unpoisoned").recv();
     }));
     setup.options.isolate_lookups = true;
+    (setup, release)
+}
+
+/// server:60-61
+#[tokio::test]
+async fn an_index_that_does_not_return_is_not_waited_for() {
+    let (setup, release) = stuck();
     let server = setup.start().await;
     let mut client = server.client().await;
     server.policy(r#"{"version":7,"policies":[{"namespace":"t","lookupTimeoutMs":20}]}"#);
@@ -259,12 +265,7 @@ async fn an_index_that_does_not_return_is_not_waited_for() {
 /// A caller that goes away is still counted, once.
 #[tokio::test]
 async fn a_cancelled_lookup_is_observed() {
-    let (release, blocked) = std::sync::mpsc::channel::<()>();
-    let blocked = std::sync::Mutex::new(blocked);
-    let mut setup = over(on_lookup(move || {
-        let _ = blocked.lock().expect("unpoisoned").recv();
-    }));
-    setup.options.isolate_lookups = true;
+    let (setup, release) = stuck();
     let server = setup.start().await;
     let mut client = server.client().await;
     let call = tokio::time::timeout(Duration::from_millis(50), client.lookup(ask_key("p")));
